@@ -69,6 +69,15 @@ static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat
     }
 }
 
+/* A worker that serves nothing may wait for a version that is held up by now, and the active one is there. */
+static void look_for_active(step_t *s, member_t *member)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
+        if (a && !member->subs[i].version && track_staging(a)) messages_wake_worker(s, a, member);
+    }
+}
+
 /* A message to this member was not sent, and it is not known which.  The member joins again, restates what
  * it has, and WELCOME brings it up to date.  If this error cannot be sent either, broker_send_outbox asks
  * for it again. */
@@ -97,5 +106,6 @@ void on_heartbeat(const call_t *c)
     outbox_send(b->out, c->from, &m);
     step_t step = broker_step(b, c->now);
     if (c->member->role == ROLE_WORKER) hear_progress(&step, c->member, hb);
+    if (c->member->role == ROLE_WORKER) look_for_active(&step, c->member);
     if (c->member->needs_resync) call_again(c);
 }

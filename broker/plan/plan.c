@@ -574,6 +574,22 @@ uint64_t plan_in_place(const plan_t *p, uint64_t token, size_t i)
     return is_there ? row->station->rows[i]->token : 0;
 }
 
+bool plan_is_at_place(const plan_t *p, uint64_t place)
+{
+    const plan_station_t *station = plan_place(p, place);
+    bool is_there = plan_is_publishers_place(p, place);
+    for (size_t i = 0; station && i < station->count; i++) is_there |= station->rows[i]->has != PLAN_PARTS;
+    return is_there;
+}
+
+uint64_t plan_best_rate(const plan_t *p)
+{
+    uint64_t best = 0;
+    for (size_t i = 0; i < p->source_count; i++)
+        if (p->sources[i]->rate > best) best = p->sources[i]->rate;
+    return best;
+}
+
 uint64_t plan_waits_for(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;

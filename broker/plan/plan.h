@@ -209,6 +209,10 @@ bool plan_is_second(const plan_t *p, uint64_t token);
 bool plan_is_awaited(const plan_t *p, uint64_t token);
 /* Number `i`, from 0, of the members of its place, itself included; 0: there are no more, or it has none. */
 uint64_t plan_in_place(const plan_t *p, uint64_t token, size_t i);
+/* A process at this place has all bytes in memory that others of the place can hold. */
+bool plan_is_at_place(const plan_t *p, uint64_t place);
+/* Bytes per second of the fastest fetch of those that have all bytes; 0: not known. */
+uint64_t plan_best_rate(const plan_t *p);
 /* The member that it waits for; 0: it waits for none. */
 uint64_t plan_waits_for(const plan_t *p, uint64_t token);
 

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 
+#include <heddle/publisher.h>
 #include <stdlib.h>
 
 /* As many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others. */
@@ -228,19 +229,39 @@ static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *acti
     sub->told_lost = active->version;
 }
 
+/* The member serves nothing yet, and the version that is on its way comes to it about as soon as the active
+ * one would: to fetch both takes twice as long, and half of their uplinks from workers that serve each other.
+ * That is by what the active version took the others: a lease at most.  After twice that time something holds
+ * the newest one up. */
+static bool comes_as_soon(const step_t *s, const track_t *newest, const track_t *active,
+                          const member_t *member)
+{
+    if (!newest || !active || member_sub(member, newest->adapter)->version) return false;
+    bool is_by_rule = newest->row->activation != HEDDLE_ACTIVATION_MANUAL && !newest->of->row->held;
+    if (!is_by_rule || newest->phase == TRACK_WAITING || plan_is_at_place(&active->plan, member->place))
+        return false;
+    uint64_t rate = plan_best_rate(&active->plan);
+    double takes_us = (double)newest->row->part.payload_bytes * 1e6 / (double)rate;
+    return rate && takes_us <= (double)s->ro->lease_us &&
+           (double)(s->v.now.us - newest->created_us) < 2 * takes_us;
+}
+
 void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
 {
     /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
      * for two fetches. */
-    track_t *newest = track_staging(a);
+    track_t *newest = track_staging(a), *active = track_of(a, active_for(a->row, member));
     copy_row_t *c = copy_of(newest, member);
     bool is_awaited = c && c->is_eligible, is_on_its_way = false;
-    if (is_awaited) announce_if_waiting(s, newest, member);
+    bool is_first = is_awaited || comes_as_soon(s, newest, active, member);
+    if (is_first) announce_if_waiting(s, newest, member);
+    c = copy_of(newest, member);
     bool newer_in_flight = copy_is_out(c);
+    if (!member_sub(member, a->row->name)->version && !is_awaited)
+        newer_in_flight = is_first && (newer_in_flight || copy_holds(c));
 
     /* Else the active version goes first, because the worker serves an older one until it has it.  The
      * newest follows when the worker has the active version, or cannot get it now. */
-    track_t *active = track_of(a, active_for(a->row, member));
     c = copy_of(active, member);
     if (active && active->row && copy_holds(c)) {
         if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, member);
@@ -248,7 +269,7 @@ void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *membe
         announce_if_waiting(s, active, member);
         is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
     }
-    if (!is_awaited && !is_on_its_way) announce_if_waiting(s, newest, member);
+    if (!is_first && !is_on_its_way) announce_if_waiting(s, newest, member);
     tell_lost(s, a, active, member);
 }
 

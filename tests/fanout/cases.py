@@ -175,7 +175,7 @@ class Stop(Kill):
 
 class Join(Case):
     """one more worker joins at half way: its own time from when it `joined`, and from when it `fetched` this
-         version, after it had begun with the one that was active"""
+         version"""
 
     SPARE, NAME = 1, "joiner"
 

@@ -751,6 +751,35 @@ Test(fanout, where_the_head_of_a_host_in_trees_is_killed_the_next_one_fetches)
 static const wave_t *const PLANS[] = {&HALF_WAY, &IN_TREES};
 enum { PLAN_COUNT = sizeof PLANS / sizeof *PLANS };
 
+/* The version before is active: the one that comes meanwhile takes about as long, and there is none to fetch
+ * then. */
+Test(fanout, one_that_joins_at_half_way_fetches_what_is_on_its_way_first)
+{
+    for (int i = 0; i < PLAN_COUNT; i++) {
+        wave_t wave = *PLANS[i];
+        wave.tensors = 610;
+        figures_t before = undisturbed(wave);
+        begin(wave);
+        UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+        double sent = (double)actor_counters(trainer).bytes_out;
+        publish_next(wave);
+        UNTIL(w, 10 * SECOND, (double)actor_counters(trainer).bytes_out >= sent + 0.5 * bytes);
+        uint64_t joined_us = w->now_us;
+        workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
+        UNTIL(w, 10 * SECOND, all_hold_but(2, workers[RELAYS]));
+        double others = took();
+        UNTIL(w, 10 * SECOND, worker_active(workers[RELAYS]) == 2);
+        double own = (double)(w->now_us - joined_us) / unit_us;
+        sent = ((double)actor_counters(trainer).bytes_out - sent) / bytes;
+        printf("one that joins: %.3f M/B, the others %.3f, %.3f M out of the publisher\n", own, others, sent);
+        cr_assert(own <= 1.15, "%.3f", own);
+        cr_assert(others <= before.staged + 0.05, "%.3f, and %.3f before", others, before.staged);
+        cr_assert(sent <= 1.05, "%.3f M out of the publisher", sent);
+        cr_assert(bytes_into(workers[RELAYS]) <= 1.001, "nothing comes twice");
+        world_destroy(&w);
+    }
+}
+
 static void check_none_is_called_slow(void)
 {
     for (uint32_t i = 0; workers[i]; i++) cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), 0);

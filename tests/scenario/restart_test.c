@@ -220,22 +220,23 @@ static int fetched_percent(const actor_t *a, uint64_t version)
     return (int)(p->bytes_done * 100 / p->part->payload_bytes);
 }
 
-/* Version 1 is served, and all workers have 1 MiB/s each way.  w3 starts again when the others have so much of
- * version 2.  Returns the share of version 1 that w3 has when version 2 is decided. */
+/* Version 1 is served, and all workers have 64 KiB/s each way, so that a version takes longer than a lease.  w3
+ * starts again when the others have so much of version 2.  Returns the share of version 1 that w3 has when
+ * version 2 is decided. */
 static int starts_again_at(int percent, uint64_t keep)
 {
     w = world_new((world_opts_t){.seed = 10, .keep = keep});
     trainer = world_trainer(w, "ann", (trainer_conf_t){0});
-    world_workers(w, WORKERS, (worker_conf_t){.max_rate_bytes = 1 << 20}, workers);
+    world_workers(w, WORKERS, (worker_conf_t){.max_rate_bytes = 1 << 16}, workers);
     UNTIL(w, SECOND, trainer_is_ready(trainer));
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
-    UNTIL(w, 5 * SECOND, world_all_active(w, 1));
+    UNTIL(w, 80 * SECOND, world_all_active(w, 1));
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}});
-    UNTIL(w, 5 * SECOND, fetched_percent(workers[0], 2) >= percent);
+    UNTIL(w, 80 * SECOND, fetched_percent(workers[0], 2) >= percent);
     actor_kill(workers[2]);
     actor_start(workers[2]);
     UNTIL(w, SECOND, fetched_percent(workers[2], 1) >= 0);
-    UNTIL(w, 5 * SECOND, world_adapter(w)->active == 2);
+    UNTIL(w, 80 * SECOND, world_adapter(w)->active == 2);
     int share = fetched_percent(workers[2], 1);
     printf("%d %% of version 1 had arrived\n", share);
     return share;
@@ -248,7 +249,7 @@ Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_me
     MUST(w, starts_again_at(80, 0) < 50);
     UNTIL(w, 10 * MS, !strcmp(world_state(w, 1), "retired"));
     MUST(w, !worker_active(workers[2]));
-    UNTIL(w, 5 * SECOND, worker_active(workers[2]));
+    UNTIL(w, 80 * SECOND, worker_active(workers[2]));
     MUST(w, worker_active(workers[2]) == 2);
     MUST(w, actor_counters(workers[2]).bytes_in < content_bytes(trainer->published.content) * 3 / 2);
     world_run(w, SECOND);
@@ -263,7 +264,7 @@ Test(restart, what_a_worker_gave_up_is_not_shown_as_fetched)
     world_run(w, 10 * MS);
     MUST(w, !strcmp(world_state(w, 1), "kept"));
     MUST(w, copy_find(world_track(w, 1), "w3")->state == COPY_WAITING);
-    UNTIL(w, 5 * SECOND, world_all_active(w, 2));
+    UNTIL(w, 80 * SECOND, world_all_active(w, 2));
     check_settled(w);
 }
 
@@ -271,9 +272,9 @@ Test(restart, what_a_worker_gave_up_is_not_shown_as_fetched)
 Test(restart, a_worker_that_starts_again_early_in_a_rollout_serves_the_version_before)
 {
     MUST(w, starts_again_at(40, 0) >= 50);
-    UNTIL(w, SECOND, worker_active(workers[2]));
+    UNTIL(w, 20 * SECOND, worker_active(workers[2]));
     MUST(w, worker_active(workers[2]) == 1);
-    UNTIL(w, 5 * SECOND, world_all_active(w, 2));
+    UNTIL(w, 80 * SECOND, world_all_active(w, 2));
     world_run(w, SECOND);
     check_settled(w);
 }

@@ -13,6 +13,7 @@ Test(committed, a_worker_that_serves_nothing_is_sent_the_decision_with_the_annou
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(100); /* it takes longer than version 1 did */
     rig_worker(W2, "w2");
     cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1);
     rig_drop_letters();
@@ -355,6 +356,7 @@ Test(committed, a_worker_busy_with_the_active_version_gets_the_newest_after_it)
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(100); /* it takes longer than version 1 did */
     rig_drop_letters();
     rig_worker(W2, "w2"); /* joins while 2 is staging */
     cr_assert_eq(rig_count(MSG_ANNOUNCE), 1);
@@ -363,6 +365,53 @@ Test(committed, a_worker_busy_with_the_active_version_gets_the_newest_after_it)
     rig_staged(W2, 1, 1);
     cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 1);
     cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+}
+
+/* It serves nothing yet, and will have version 2 as soon as it would have version 1. */
+static void joins_beside_two(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_drop_letters();
+    rig_worker(W2, "w2");
+    cr_assert_eq(rig_count(MSG_ANNOUNCE), 1);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+    rig_drop_letters();
+}
+
+Test(committed, a_worker_that_joins_gets_what_comes_as_soon_as_the_active_version)
+{
+    joins_beside_two();
+    rig_staged(W2, 2, 2);
+    cr_assert(!rig_has(W2, MSG_ANNOUNCE), "it is decided in a moment");
+    rig_staged(W1, 2, 2);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 2);
+    cr_assert(!rig_has(W2, MSG_ANNOUNCE));
+}
+
+/* Also where it has version 2, and that is not decided. */
+Test(committed, where_that_is_held_up_it_gets_the_active_version)
+{
+    for (int is_staged = 0; is_staged < 2; is_staged++) {
+        rig_stop();
+        rig_start();
+        joins_beside_two();
+        if (is_staged) rig_staged(W2, 2, 2);
+        rig_pass(2000);
+        cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1);
+        rig_staged(W2, 1, 1);
+        cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 1);
+    }
+}
+
+Test(committed, a_worker_that_joins_gets_the_active_version_where_that_takes_long)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2, .payload_bytes = 1 << 30});
+    rig_worker(W2, "w2");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1, "version 2 takes longer than a lease");
 }
 
 Test(committed, who_left_the_active_version_for_a_newest_that_fails_goes_back_to_it)
