@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""No line of C or Python is longer than 110 columns in the rooms that keep to it.  Prints those that are and
-exits with 1."""
+"""No line of C or Python is longer than 110 columns in the rooms that keep to it, nor is a line of prose of a
+page: tables, code and HTML comments may be.  Prints those that are and exits with 1."""
 import pathlib
 import sys
 
@@ -13,6 +13,7 @@ PYTHON = """python/heddle python/tests python/tools examples bench tools/surface
             tests/blackbox tests/engines tests/evidence tests/fixtures tests/fanout tests/fanout/run
             tests/foreign tests/fuzz tests/independent tests/install tests/large tests/large/run tests/lib
             tests/python tests/run tests/style""".split()
+PAGES = "*.md docs/*.md python/*.md examples/*/*.md".split()
 MADE = ("_abi.py",)         # by the build
 MOST = 110
 
@@ -28,11 +29,30 @@ def files():
         yield from found
 
 
+def prose(path):
+    """-> (number, line) of a page, without tables, code and HTML comments"""
+    is_fenced = is_indented = False
+    before = ""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = line.lstrip()
+        is_fenced ^= text.startswith("```")
+        is_indented = line.startswith("    ") and (is_indented or not before)
+        before = text
+        if not is_fenced and not is_indented and not text.startswith(("|", "<!--", "```")):
+            yield number, line
+
+
 wrong, count = [], 0
 for path in files():
     for number, line in enumerate(path.read_text().splitlines(), 1):
         count += 1
         if len(line) > MOST:
             wrong.append(f"{path.relative_to(ROOT)}:{number}: {len(line)} columns")
-print("\n".join(wrong) if wrong else f"columns: {count} lines of {', '.join(C + PYTHON)} have at most {MOST}")
+for path in sorted(p for name in PAGES for p in ROOT.glob(name)):
+    for number, line in prose(path):
+        count += 1
+        if len(line) > MOST:
+            wrong.append(f"{path.relative_to(ROOT)}:{number}: {len(line)} columns")
+places = ", ".join(C + PYTHON + PAGES)
+print("\n".join(wrong) if wrong else f"columns: {count} lines of {places} have at most {MOST}")
 sys.exit(1 if wrong or count < 1000 else 0)
