@@ -619,8 +619,13 @@ def engine_of(**changes):
 
 @pytest.mark.parametrize("changes, adapters, words", [
     ({"config__lora_config": None}, "policy", "no --enable-lora"),
-    ({"parallel__world_size": 2}, "policy", "more than one rank"),
-    ({"parallel__data_parallel_size": 2}, "policy", "more than one rank"),
+    ({"parallel__nnodes": 2}, "policy", "on the host of"),
+    ({"parallel__data_parallel_size": 2}, "policy", "on the host of"),
+    ({"parallel__data_parallel_external_lb": True}, "policy", "on the host of"),
+    ({"parallel__data_parallel_hybrid_lb": True}, "policy", "on the host of"),
+    ({"parallel__pipeline_parallel_size": 2}, "policy", "not proven with --pipeline"),
+    ({"parallel__world_size": 2, "parallel__data_parallel_size": 2, "parallel__data_parallel_size_local": 2},
+     "policy", "0 of 4 ranks"),
     ({"args__api_server_count": 2}, "policy", "more than one API process"),
     ({"models__lora_requests": {"policy": 1}}, "a,policy", "of the same name: policy"),
     ({}, "base", "of the same name: base"),
@@ -744,7 +749,8 @@ class LLM:
 
 def test_an_engine_without_a_server_takes_versions_between_calls(feed):
     log = []
-    llm, ranks = LLM(log), [Rank(feed.name, 0, log)]
+    llm = LLM(log, parallel__world_size=2)
+    ranks = [Rank(feed.name, number, log) for number in (1, 0)]
     with heddle.vllm.attach(llm) as versions:
         with pytest.raises(heddle.NotFound, match="no version of policy is active"):
             versions.current("policy")
@@ -757,8 +763,9 @@ def test_an_engine_without_a_server_takes_versions_between_calls(feed):
         request = versions.current("policy")
         assert (request.lora_name, versions.tag("policy")) == ("policy@1", "policy@1:abc")
         assert request.lora_int_id >= 1 << 20
-        assert log == [(0, "STAGE", "policy@1:abc", request.lora_int_id), (0, "COMMIT", "policy@1:abc"),
-                       ("add_lora", "policy@1")]
+        assert sorted(log[:2]) == [(n, "STAGE", "policy@1:abc", request.lora_int_id) for n in (0, 1)]
+        assert sorted(log[2:4]) == [(n, "COMMIT", "policy@1:abc") for n in (0, 1)]
+        assert log[4:] == [("add_lora", "policy@1")]
         one(feed, "arrived", 2)
         one(feed, "commit", 2)
         one(feed, "retired", 1)
@@ -769,9 +776,9 @@ def test_an_engine_without_a_server_takes_versions_between_calls(feed):
         assert versions.status()["adapters"][0]["leaving"] == ["policy@1:abc"]
         llm.llm_engine.output_processor.request_states.clear()
         versions.poll()
-        assert ("remove_lora", request.lora_int_id) in log and (0, "DROP", "policy@1:abc") in log
+        assert ("remove_lora", request.lora_int_id) in log and (1, "DROP", "policy@1:abc") in log
         assert versions.status()["adapters"][0]["leaving"] == []
-    assert feed.is_over and len(ranks) == 1
+    assert feed.is_over and len(ranks) == 2
     versions.close()
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inside_long.py [--kind vllm[@RELEASE]] [offline...]: heddle.vllm where it takes longer than in
+"""inside_long.py [--kind vllm[@RELEASE]] [offline|tp|dp...]: heddle.vllm where it takes longer than in
 inside.py.  Prints one line a check, and exits with 1 when one fails.
 
 offline   an LLM and an AsyncLLM without a server (inside_offline.py)
+tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-size 2, --data-parallel-size 2.
+          A failpoint (a plugin of vLLM that is in this test's environment alone) lets rank 1 refuse one
+          version: it is served nowhere, `heddle publish` says rank and words, and the next version is exact
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -14,6 +18,72 @@ import inside
 from stream import PATIENCE, ROOT
 
 OFFLINE = ROOT / "tests/engines/inside_offline.py"
+REFUSED = 2                             # the version that rank 1 does not take
+FAILPOINT = '''
+from heddle import _ranks
+from heddle.vllm import loading
+
+rank = None
+connect, stage = _ranks.connect, loading.Builder.stage
+
+
+def noted(name, hello):
+    global rank
+    rank = hello["rank"]
+    return connect(name, hello)
+
+
+def refusing(self, tag, slot, fields):
+    if rank == 1 and tag.startswith("policy@%d:"):
+        slot.close()
+        raise RuntimeError("the failpoint says no")
+    stage(self, tag, slot, fields)
+
+
+def register():
+    _ranks.connect, loading.Builder.stage = noted, refusing
+''' % REFUSED
+
+
+def add_failpoint(_, site):
+    (site / "heddle_failpoint.py").write_text(FAILPOINT)
+    info = site / "heddle_failpoint-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: heddle-failpoint\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfailpoint = heddle_failpoint:register\n")
+
+
+class TwoRanks(inside.Trial):
+    plugins = "heddle,failpoint"
+
+    def run(self):
+        # a rank spins while it waits for another one, so each of them has a core
+        os.environ.update(VLLM_CPU_OMP_THREADS_BIND="0|1", VLLM_HOST_IP="127.0.0.1")
+        self.start()
+        self.check("two ranks", [rank["rank"] for rank in self.told()[1]["ranks"]], [0, 1])
+        self.publish(1)
+        self.exact("the first version")
+        before = self.status()[1]
+        why = (self.publish(2, 1)["rollout"]["missing"] or [{}])[0]
+        self.check("a version that rank 1 refuses fails with the rank and its words",
+                   why.get("message"), "rank 1: the failpoint says no")
+        self.check("and nothing of it is kept", self.status()[1], before)
+        self.check("nor served", self.status_of(f"policy@{REFUSED}"), 404)
+        self.exact("the one before it")
+        self.check("a path that is not here is not found", self.post("load_lora_adapter", "yours",
+                                                                     lora_path="heddle://policy@999"), 404)
+        for n in (3, 4, 1):
+            self.publish(n)
+            self.exact("the next version")
+        wrong = [self.wrong(f"policy@{version}", among=[version]) for version in self.served() * 2]
+        self.check("four versions in turn, with places for two: exact", wrong, [None] * 8)
+        self.end()
+
+    def exact(self, what):
+        """Eight requests at once: every replica has some."""
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            wrong = list(pool.map(lambda n: self.wrong("policy", n % 4, n % 2 == 0, [self.done]), range(8)))
+        self.check(f"{what}: exact", wrong, [None] * 8)
 
 
 class Offline(inside.Trial):
@@ -31,7 +101,8 @@ class Offline(inside.Trial):
         self.stage.end("broker")
 
 
-PARTS = {"offline": (Offline,)}
+PARTS = {"offline": (Offline,), "tp": (TwoRanks, "--tensor-parallel-size", "2"),
+         "dp": (TwoRanks, "--data-parallel-size", "2")}
 
 
 def main():
@@ -43,7 +114,7 @@ def main():
     def trials(stage, models, expected):
         for make, *options in (PARTS[part] for part in asked.parts or PARTS):
             yield make(stage, models, expected, asked.kind, *options)
-    return inside.run(trials, lambda *_: None)
+    return inside.run(trials, add_failpoint)
 
 
 if __name__ == "__main__":

@@ -205,8 +205,9 @@ def put_under_the_loader(link_name: str) -> None:
 
 
 def _connect(link_name: str, builder: Builder, vllm_config: Any) -> None:
-    hello = {"instance": vllm_config.instance_id, "rank": vllm_config.parallel_config.rank,
-             "pid": os.getpid()}
+    parallel = vllm_config.parallel_config
+    hello = {"instance": vllm_config.instance_id, "pid": os.getpid(),
+             "rank": getattr(parallel, "data_parallel_index", 0) * parallel.world_size + parallel.rank}
     try:
         link = _ranks.connect(link_name, hello)
     except OSError as e:

@@ -3,7 +3,7 @@
 
 `register` runs in each process of vLLM, before it has a model; `Endpoint` in the API server alone.  The
 plugin is on where HEDDLE_BROKER, HEDDLE_ADAPTERS and VLLM_PLUGINS ask for it, vLLM is a release of seams.py
-with all names of it, and the engine is one process beside the API server.  Else it makes no thread and no socket, and
+with all names of it, and the ranks are processes of this host.  Else it makes no thread and no socket, and
 changes no function: one line of the log says why, and the server serves without it.
 """
 from __future__ import annotations
@@ -118,9 +118,14 @@ def what_forbids(engine: Any) -> str | None:
     if engine.vllm_config.lora_config is None:
         return "the engine has no --enable-lora"
     parallel = engine.vllm_config.parallel_config
-    if parallel.world_size != 1 or parallel.data_parallel_size != 1:
-        return ("it was not proven with more than one rank (--tensor-parallel-size, "
-                "--pipeline-parallel-size, --data-parallel-size)")
+    is_elsewhere = (getattr(parallel, "nnodes", 1) > 1
+                    or getattr(parallel, "data_parallel_external_lb", False)
+                    or getattr(parallel, "data_parallel_hybrid_lb", False)
+                    or getattr(parallel, "data_parallel_size_local", 1) != parallel.data_parallel_size)
+    if is_elsewhere:
+        return "it needs all ranks on the host of the API server"
+    if getattr(parallel, "pipeline_parallel_size", 1) != 1:
+        return "it was not proven with --pipeline-parallel-size"
     return None
 
 
