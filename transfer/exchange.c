@@ -65,9 +65,9 @@ static bool is_stuck(transfer_t *t, const conn_t *c)
            (c->draining_count > 0 && is_due(t, c->drained_us + EXCHANGE_DRAIN_US));
 }
 
-/* The peer was requested something, and has not even said that it is alive.  It may have ended the connection
- * without a sign, as its own deadline had passed while this process stood still; then the next request makes a
- * new one. */
+/* Something was requested of the peer, and it has not even said that it is alive.  It may have ended the
+ * connection without a sign, as its own deadline had passed while this process stood still; then the next
+ * request makes a new one. */
 static bool is_deaf(transfer_t *t, const conn_t *c)
 {
     return c->owed_us && is_due(t, c->owed_us + t->x->serve_us);
