@@ -6,6 +6,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
+#include "worker/verify_fetched.h"
 
 #include <string.h>
 
@@ -16,7 +17,12 @@
 _Static_assert(HOLDING_SOCKET == SHARING_NAME_BYTES, "a name of a socket");
 
 void holding_begin(holding_t *h, uint64_t now_us) { *h = (holding_t){.begun_us = now_us}; }
-void holding_end(holding_t *h) { region_unref(&h->region); }
+
+void holding_end(holding_t *h)
+{
+    region_unref(&h->region);
+    manifest_fini(&h->manifest);
+}
 
 static holding_row_t row_of(const announced_source_t *s)
 {
@@ -58,35 +64,36 @@ void holding_hear(holding_t *h, const char *source, note_t note, const content_i
 /* What is held is let go, and the next source is asked. */
 static void let_go(holding_t *h)
 {
-    region_unref(&h->region);
+    holding_end(h);
     h->at = 0;
     h->asked[h->asked_count++ % LIMIT_SOURCES] = h->row;
 }
 
-/* A source, or this process, that had too many connections or descriptors just now is asked once more. */
+/* A source, or this process, that had too many connections or descriptors, or no memory, just now is asked
+ * once more. */
 static bool is_asked_again(holding_t *h, int rc, uint64_t now_us)
 {
     bool may_pass = rc == HEDDLE_ERR_UNAVAILABLE || rc == HEDDLE_ERR_NO_MEMORY;
     if (!may_pass || !memcmp(&h->again, &h->row, sizeof h->row)) return false;
+    holding_end(h);
     h->again = h->row;
     h->again_us = now_us + HOLDING_AGAIN_US;
     return true;
 }
 
 /* The manifest is copied before it is compared and decoded: its owner could change it meanwhile. */
-static int begin_check(holding_t *h, const announced_t *w)
+static int begin_check(holding_t *h, const announced_part_t *part, heddle_error_t *error)
 {
-    manifest_t manifest = {0};
-    heddle_error_t error;
-    if (h->region->bytes < announced_bytes(&w->part)) return HEDDLE_ERR_PROTOCOL;
-    int rc = manifest_read(announced_manifest(&w->part, h->region->view), &w->part.manifest_digest, &manifest,
-                           &error);
-    if (!rc && manifest.payload_bytes != w->part.payload_bytes) rc = HEDDLE_ERR_PROTOCOL;
-    if (!rc) manifest_h1_begin(&manifest, &h->h);
-    manifest_fini(&manifest);
+    if (h->region->bytes < announced_bytes(part))
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "it is smaller than what was announced");
+    int rc = FAILPOINT("worker.manifest")
+                 ? error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest")
+                 : verify_fetched_manifest(part, h->region->view, &h->manifest, error);
+    if (rc) return rc;
+    manifest_h1_begin(&h->manifest, &h->h);
     h->at = h->check_us = 0;
     h->is_digested = false;
-    return rc;
+    return HEDDLE_OK;
 }
 
 /* AGAIN: the answer is on its way, or there is something to check; NOT_FOUND: no source is left. */
@@ -107,7 +114,8 @@ static int ask_for_region(holding_t *h, bulk_t *bulk, const announced_t *w, uint
         if (rc && hold) mappings_give(mappings, &hold);
         h->from = (served_t){.token = s->token, .kind = s->kind, .is_held = true};
         memcpy(h->from.name, s->name, sizeof h->from.name);
-        if (!rc && !begin_check(h, w)) {
+        if (!rc) rc = begin_check(h, &w->part, &error);
+        if (!rc) {
             bool is_watched = mappings_meet(mappings, h->socket, now_us) &&
                               !mappings_tell(mappings, h->socket, NOTE_HELD, &id, NULL);
             bool is_own = bulk->is_digested_here || h->has_found_bad || !is_watched;
@@ -117,12 +125,11 @@ static int ask_for_region(holding_t *h, bulk_t *bulk, const announced_t *w, uint
         if (is_asked_again(h, rc, now_us)) return HEDDLE_ERR_AGAIN;
         let_go(h);
         if (rc != HEDDLE_ERR_NOT_FOUND) {
-            h->why_code = rc ? rc : HEDDLE_ERR_DIGEST_MISMATCH;
-            text_printf(h->why, sizeof h->why, "the memory of %s: %s", s->name,
-                        rc ? error.message : "it has another manifest");
+            h->why_code = rc;
+            text_printf(h->why, sizeof h->why, "the memory of %s: %s", s->name, error.message);
         }
         log_emit(LOG_DEBUG, "version.not_held", "version %llu cannot be held in the memory of %s: %s",
-                 (unsigned long long)w->version, s->name, rc ? error.message : "it has another manifest");
+                 (unsigned long long)w->version, s->name, error.message);
     }
     for (uint32_t i = 0; i < w->source_count && !h->why[0]; i++) {
         if (!w->sources[i].is_apart) continue;
@@ -170,7 +177,8 @@ static int check_held(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t
     return h->claim.state == CLAIM_USABLE ? HEDDLE_OK : HEDDLE_ERR_DIGEST_MISMATCH;
 }
 
-int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_us, region_t **ret_region)
+int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_us, region_t **ret_region,
+                 manifest_t *ret_manifest)
 {
     if (!h->region) return ask_for_region(h, bulk, w, now_us);
     int rc = check_held(h, bulk, w, now_us);
@@ -187,6 +195,8 @@ int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_
     if (rc) return rc;
     h->took_us = clock_now(bulk->io->clock) - h->begun_us;
     *ret_region = h->region;
+    *ret_manifest = h->manifest;
     h->region = NULL;
+    h->manifest = (manifest_t){0};
     return HEDDLE_OK;
 }

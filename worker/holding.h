@@ -13,12 +13,12 @@
  * It is checking exactly as long as it has a region.
  *
  * The sources are asked in the order of the announcement, each once, or twice if there were too many
- * connections or descriptors the first time. Those that have no region are left out. A list that comes later
- * may have others (holding_has_news), also while the version is fetched. One process of the host digests a
- * content for all that hold it (memory/rounds.h): the source says which. A source is watched from the first
- * hold on; a worker has verified what it hands on, and says so. This one digests, a piece a call, when it is
- * asked, when the source is away or silent, or cannot be watched, and after another source's bytes differed:
- * the next one may hand on the same memory. The manifest is compared by each.
+ * connections or descriptors, or no memory, the first time. Those that have no region are left out. A list
+ * that comes later may have others (holding_has_news), also while the version is fetched. One process of the
+ * host digests a content for all that hold it (memory/rounds.h): the source says which. A source is watched
+ * from the first hold on; a worker has verified what it hands on, and says so. This one digests, a piece a
+ * call, when it is asked, when the source is away or silent, or cannot be watched, and after another source's
+ * bytes differed: the next one may hand on the same memory. The manifest is compared and decoded by each.
  *
  * Loop thread only. An intake (worker/intake.h) owns it, and the region until that is the caller's. */
 #ifndef WORKER_HOLDING_H
@@ -44,6 +44,7 @@ typedef struct {
     holding_row_t again;                /* the last one that was full, and is not waited for again */
     uint64_t again_us;                  /* asking: it is asked then; 0: at once */
     region_t *region;                   /* checking: held, with a reference */
+    manifest_t manifest;                /* checking: of that region */
     claim_t claim;                      /* checking: which process digests it, and what came of that */
     char socket[HOLDING_SOCKET];        /* of its source */
     bool has_found_bad;                 /* one that differs: each later one is digested here */
@@ -58,10 +59,12 @@ typedef struct {
 
 /* Asking, of each source of the version. */
 void holding_begin(holding_t *h, uint64_t now_us);
-/* OK: a region with the announced bytes, and one reference, which is the caller's. AGAIN: a part of the work
- * was done; call again, where it waits (holding_waits) after a turn of `sharing` or at the deadline.
- * NOT_FOUND: no process of this host has it, so that it has to be fetched; so it is until there are news. */
-int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_us, region_t **ret_region);
+/* OK: a region with the announced bytes, and one reference, and its manifest: both are the caller's. AGAIN:
+ * a part of the work was done; call again, where it waits (holding_waits) after a turn of `sharing` or at the
+ * deadline. NOT_FOUND: no process of this host has it, so that it has to be fetched; so it is until there are
+ * news. */
+int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_us, region_t **ret_region,
+                 manifest_t *ret_manifest);
 /* Between two calls that it asks for. */
 bool holding_waits(const holding_t *h);
 /* Likewise; CLOCK_NEVER: a turn of `sharing` comes first. */

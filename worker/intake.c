@@ -40,8 +40,8 @@ static slot_t *find_equal(const intake_t *in)
 }
 
 /* The bytes were verified when they arrived, and memory may have gone bad since. They are hashed again
- * before a second version relies on them, 4 pieces a call. OK: the slot has adopted their region; AGAIN;
- * NOT_FOUND. */
+ * before a second version relies on them, 4 pieces a call. OK: the slot has adopted their region, and the
+ * manifest is decoded anew, for each slot has one of its own; AGAIN; NOT_FOUND; else the intake fails. */
 static int compare(intake_t *in)
 {
     check_t *c = &in->equal;
@@ -55,7 +55,10 @@ static int compare(intake_t *in)
         c->slot = equal;
         for (int piece = 0; piece < 4 && c->at < end; piece++) check_work(c, in->bulk->io->clock);
         if (c->at < end) return HEDDLE_ERR_AGAIN;
-        if (!regions_is_withdrawn(equal->region)) return slot_adopt(in->slot, equal->region);
+        if (!regions_is_withdrawn(equal->region)) {
+            int rc = verify_fetched_manifest(part, equal->region->view, &in->manifest, &in->error);
+            return rc ? rc : slot_adopt(in->slot, equal->region);
+        }
         log_emit(LOG_ERROR, "slot.damaged",
                  "the memory of %s@%" PRIu64 " no longer has its digest: version %" PRIu64
                  " of the same content is fetched",
@@ -83,7 +86,7 @@ static int hold_region(intake_t *in, uint64_t now_us)
     announced_t *w = in->what;
     holding_t *h = &in->holding;
     region_t *region = NULL;
-    int rc = bulk->sharing ? holding_take(h, bulk, w, now_us, &region) : HEDDLE_ERR_NOT_FOUND;
+    int rc = bulk->sharing ? holding_take(h, bulk, w, now_us, &region, &in->manifest) : HEDDLE_ERR_NOT_FOUND;
     if (rc == HEDDLE_ERR_AGAIN) return rc;
     /* What removed the socket of this process has removed those of others, as a rule. */
     if (rc && in->versions && bulk->sharing && is_on_host(w) && !sharing_is_there(bulk->sharing)) {
@@ -135,18 +138,13 @@ static int seal(intake_t *in, manifest_t *manifest, uint64_t now_us)
 }
 
 /* Nothing is fetched for an adopted slot: its bytes are those of another version, or of another process, and
- * compare or hold_region has just verified them. The manifest is the same, but each slot has a decoded one of
- * its own. */
+ * compare or hold_region has just verified them. */
 static int seal_adopted(intake_t *in, uint64_t now_us)
 {
     const node_io_t *io = in->bulk->io;
     const announced_part_t *part = &in->what->part;
-    manifest_t manifest = {0};
-    int rc = verify_fetched_manifest(part, in->slot->region->view, &manifest, &in->error);
-    if (!rc && in->versions) rc = io->tr->extend(io->t, part->key, 0, announced_bytes(part));
-    if (!rc) rc = seal(in, &manifest, now_us);
-    manifest_fini(&manifest);
-    return rc;
+    int rc = in->versions ? io->tr->extend(io->t, part->key, 0, announced_bytes(part)) : HEDDLE_OK;
+    return rc ? rc : seal(in, &in->manifest, now_us);
 }
 
 /* The slot has its bytes already, or the memory for them. It is shared before its first byte arrives. Read
@@ -205,6 +203,7 @@ void intake_end(intake_t *in)
 {
     download_destroy(&in->download);
     holding_end(&in->holding);
+    manifest_fini(&in->manifest);
     in->state = INTAKE_NONE;
     in->what = NULL;
     in->slot = NULL;

@@ -57,6 +57,7 @@ typedef struct intake {
     slot_t *slot;          /* NULL: NONE, or FAILED before it was reserved: it is FREE again */
     check_t equal;         /* COMPARING: the slot that is hashed; version 0: none yet */
     holding_t holding;     /* from HOLDING on: what was asked for stays known */
+    manifest_t manifest;   /* of the region that the slot has adopted, until it is SEALED */
     download_t *download;  /* from DOWNLOADING on */
     unreached_t unreached; /* of `download`; its log outlives the intake */
     heddle_error_t error;  /* FAILED */

@@ -3,6 +3,7 @@
  * all, and how long it lasts. */
 #include "captured.h"
 #include "client/sharing.h"
+#include "core/failpoint.h"
 #include "tests/unit/worker_world.h"
 
 #include <poll.h>
@@ -829,6 +830,28 @@ Test(holding, a_process_without_a_descriptor_asks_once_more)
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
     turn_until_staged(1);
     cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
+    publisher_end();
+    free(a.bytes);
+}
+
+Test(holding, what_there_is_no_memory_to_read_is_asked_for_once_more)
+{
+    test_content_t a = content(1);
+    (void)with_workers(&a, 1);
+    publisher_start(&a);
+    failpoint_arm("worker.manifest", 1);
+    announce_to_all(&a);
+    for (int i = 0; !failpoint_has_failed(); i++) {
+        cr_assert_lt(i, 5000);
+        run_for(1000);
+        turn_publisher();
+    }
+    const intake_t *in = &worker_node_adapter(workers[0]->node, 0)->intake;
+    cr_assert(in->state == INTAKE_HOLDING && !in->holding.region);
+    failpoint_disarm();
+    turn_until_staged(1);
+    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
+    cr_assert_eq(bytes_in(workers[0]), 0);
     publisher_end();
     free(a.bytes);
 }
