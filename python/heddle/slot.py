@@ -96,8 +96,13 @@ class Content:
         try:
             read = json.loads(raw)
             table = tuple(_row(*row) for row in read["table"])
-            return Content(str(read["tag"]), read["config"].encode("latin-1"), table,
-                           _count(read["mark_offset"]), bytes.fromhex(read["mark"]))
+            if len({row.name for row in table}) < len(table):
+                raise ValueError("two tensors have one name")
+            config = read["config"].encode("latin-1")
+            if not isinstance(json.loads(config), dict):
+                raise ValueError("its configuration is not a JSON object")
+            return Content(str(read["tag"]), config, table, _count(read["mark_offset"]),
+                           bytes.fromhex(read["mark"]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
             raise _strange("a description of a version cannot be read", found=repr(e)[:80]) from None
 
@@ -199,9 +204,10 @@ class Slot:
 
     def send(self, to: socket.socket) -> None:
         """Sends it over a unix socket (SOCK_STREAM, blocking) to a process that calls receive().  It may be
-        sent to any number of processes, and stays open here.
+        sent to any number of processes, and stays open here.  Another socket is a UsageError.
         """
         self._live()
+        _takes_descriptors(to)
         raw = self.content.encode()
         head = len(raw).to_bytes(_HEAD, sys.byteorder)
         socket.send_fds(to, [head], [self.fd])          # 8 bytes go whole, or not at all
@@ -236,11 +242,13 @@ class Slot:
 
 def receive(of: socket.socket) -> Slot | None:
     """What send() sends; None: the other side has closed its end.  Raises Unavailable where it ends in the
-    midst, BadAdapter (protocol) where something else came.
+    midst, BadAdapter (protocol) where something else came, HeddleError (no_memory) where this process may
+    open no further descriptor: the next version may still come over this socket then.
     """
     fds = array.array("i")
+    _takes_descriptors(of)
     # not socket.recv_fds: before Python 3.13 it takes no flags
-    head, came, _, _ = of.recvmsg(_HEAD, socket.CMSG_LEN(fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    head, came, flags, _ = of.recvmsg(_HEAD, socket.CMSG_LEN(fds.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in came:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[:len(data) - len(data) % fds.itemsize])
@@ -249,6 +257,11 @@ def receive(of: socket.socket) -> Slot | None:
             return None
         raw = _rest(of, _HEAD - len(head), head)
         size = int.from_bytes(raw, sys.byteorder)
+        if not fds and flags & socket.MSG_CTRUNC and size <= _LIMIT:
+            _rest(of, size)
+            raise HeddleError("a version came, and this process may open no further descriptor",
+                              code="no_memory", exit=9, phase="fetch",
+                              hint="close descriptors, or raise their limit (ulimit -n)")
         if len(fds) != 1 or size > _LIMIT:
             raise _strange("a version came without its memory, or with a description that is too large",
                            expected=f"one descriptor, and at most {_LIMIT} bytes",
@@ -258,6 +271,13 @@ def receive(of: socket.socket) -> Slot | None:
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _takes_descriptors(of: socket.socket) -> None:
+    """Over any other socket the kernel drops the descriptor, and says nothing."""
+    if of.family != socket.AF_UNIX:
+        raise UsageError("a version goes over a unix socket, for it is memory of this host", code="usage",
+                         exit=2, expected="AF_UNIX", found=socket.AddressFamily(of.family).name)
 
 
 def _rest(of: socket.socket, size: int, before: bytes = b"") -> bytes:

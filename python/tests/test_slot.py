@@ -10,6 +10,7 @@ import mmap
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -275,6 +276,10 @@ def frame(raw):
                       (b"2", b"0", b"4", b"4096"), (b"1", b"0", b"4", b'"4096"'),
                       (b"1", b"0", b"4", b"1" + b"0" * 20),
                       (b"1" + b", 1" * 16, b"0", b"4", b"4096"))),
+    *((frame(b'{"tag": "a", "config": "%b", "table": [], "mark_offset": 0, "mark": "00"}' % config), True,
+       "cannot be read") for config in (b"", b"nonsense", b"5")),
+    (frame(b'{"tag": "a", "config": "{}", "table": [["t", "F32", [1], 0, 4], ["t", "F32", [1], 4, 4]], '
+           b'"mark_offset": 4096, "mark": "00"}'), True, "two tensors have one name"),
     (frame(b'{"tag": "a", "config": "{}", "table": [], "mark_offset": 0, "mark": "00"}'), True,
      "not shared memory|not what its description says"),
     ((1 << 60).to_bytes(8, sys.byteorder), True, "too large"),
@@ -291,6 +296,35 @@ def test_what_is_no_version_is_refused(tmp_path, sent, with_file, error):
         with pytest.raises(heddle.HeddleError, match=error):
             heddle.slot.receive(far)
     assert len(os.listdir("/proc/self/fd")) == before - 2, "nothing that came stays open"
+
+
+def test_a_socket_that_carries_no_descriptor_is_refused(published, adapter):
+    _, w = published
+    with socket.create_server(("127.0.0.1", 0)) as listener, w.acquire(adapter) as a, a.share() as shared:
+        with socket.create_connection(listener.getsockname()) as near:
+            for call in (lambda: shared.send(near), lambda: heddle.slot.receive(near)):
+                with pytest.raises(heddle.UsageError, match="unix socket.*AF_INET"):
+                    call()
+
+
+def test_without_a_free_descriptor_the_next_version_still_comes(published, adapter):
+    _, w = published
+    near, far = socket.socketpair()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with near, far, w.acquire(adapter) as a, a.share() as shared:
+        for _ in range(2):
+            shared.send(near)
+        lowest = os.dup(near.fileno())      # no number below it is free
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            with pytest.raises(heddle.HeddleError, match="ulimit -n") as failed:
+                heddle.slot.receive(far)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert failed.value.code == "no_memory"
+        with heddle.slot.receive(far) as got:
+            assert got.tag == shared.tag
 
 
 def test_it_needs_neither_library_nor_cffi():
