@@ -84,6 +84,7 @@ static const option_set_t SET = {
     "version failed, or too many workers refused it; 3 there is no DIR; 4 unchanged, held, another writer "
     "(also\n"
     "one that takes over during --stay), a lower step, or a request id of other bytes;\n"
+    "with --stay also 1 where the broker does not know the version any more (older data were put back);\n"
     "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
     "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
     "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
@@ -400,14 +401,19 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
         if (heddle_publisher_report(p, version, &o->report) != HEDDLE_OK) continue;
         for (size_t i = 0; i < sizeof OVER / sizeof *OVER; i++)
             is_over = is_over || !strcmp(o->report.state, OVER[i]);
+        /* This process has the bytes, so the broker has no record of the version. */
+        if (strcmp(o->report.state, "lost") != 0) continue;
+        error_fail(&over, HEDDLE_ERR_VERSION_LOST, "%s", o->report.message);
+        break;
     }
     int end = cli_signal_exit();
     const char *why = end ? "interrupted" : over.code ? over.message : o->report.state;
-    const char *hint = end || over.code != HEDDLE_ERR_REQUEST_CONFLICT
-                           ? ""
-                           : "; start the broker on its former data, or publish it there again";
+    const char *hint = over.code == HEDDLE_ERR_REQUEST_CONFLICT
+                           ? "; start the broker on its former data, or publish it there again"
+                       : over.code == HEDDLE_ERR_VERSION_LOST ? "; were older data put back? Publish it again"
+                                                              : "";
     if (over.code || !is_quiet)
-        fprintf(stderr, "%s@%llu is served no longer: %s%s\n", adapter, version, why, hint);
+        fprintf(stderr, "%s@%llu is served no longer: %s%s\n", adapter, version, why, end ? "" : hint);
     return end ? end : heddle_err_exit(over.code);
 }
 
