@@ -30,7 +30,7 @@ void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes)
 void plan_uplink(plan_t *p, uint64_t bytes_per_s)
 {
     uint64_t hop_bytes = bytes_per_s * HOP_US / 1000000u;
-    p->hop_bytes = bytes_per_s && hop_bytes < HOP_BYTES ? hop_bytes : HOP_BYTES;
+    if (bytes_per_s && hop_bytes < p->hop_bytes) p->hop_bytes = hop_bytes;
 }
 
 static void free_row(plan_row_t *row)

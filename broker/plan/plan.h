@@ -143,7 +143,8 @@ static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t 
 
 /* `bytes` of the version. */
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes);
-/* The rate that the publisher is limited to; 0: it is not.  Counts until plan_make_all. */
+/* The rate that the publisher is limited to, or that links have shown; 0: it is not known.  The least one
+ * counts, until plan_make_all. */
 void plan_uplink(plan_t *p, uint64_t bytes_per_s);
 void plan_fini(plan_t *p);
 

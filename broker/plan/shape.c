@@ -40,11 +40,11 @@ static bool has_zones(const plan_t *p)
 }
 
 /* For N stations and n chunks a star takes N n τ + α, a chain (n + N - 1) τ + N α, and two trees (n + 2 d) τ
- * + (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, or by the
- * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are a quarter
- * better: on real links a chain took the time of its estimate, and trees up to 15 % more, because each link
- * is shared by two transfers (docs/benchmarks.md, "Shaped links").  Nor is it left where there are several
- * zones: it enters each of them once. */
+ * + (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, by the
+ * publisher's --max-rate, or by the rate of the version before; α is the time of a hop.  The chain is
+ * left for trees only where they are a quarter better: on real links a chain took the time of its
+ * estimate, and trees up to 15 % more, because each link is shared by two transfers (docs/benchmarks.md,
+ * "Shaped links").  Nor is it left where there are several zones: it enters each of them once. */
 plan_shape_t plan_shape_choose(const plan_t *p, size_t stations)
 {
     bool may_be_trees = stations > 1 && p->publisher && !p->source_count;

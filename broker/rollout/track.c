@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#define RATE_BYTES 4194304u /* of a smaller version the time to fetch it is latency for the most part */
+
 /* ---- rows ---- */
 
 static void free_track(track_t *t)
@@ -280,6 +282,15 @@ bool track_expect(track_t *t, const membership_t *members)
     return true;
 }
 
+/* The shape of the plan is chosen by the rate at which the active version came, where that was large enough
+ * to show one. */
+static void note_rate(track_t *t)
+{
+    const track_t *active = track_of(t->of, t->of->row->active);
+    bool shows_rate = active && active->row && active->row->part.payload_bytes >= RATE_BYTES;
+    if (shows_rate) plan_uplink(&t->plan, plan_best_rate(&active->plan));
+}
+
 /* All lists are made before the first ANNOUNCE is sent, because each names members that are to fetch, too. */
 bool track_begin(track_t *t, const membership_t *members)
 {
@@ -287,6 +298,7 @@ bool track_begin(track_t *t, const membership_t *members)
     track_touch(t);
     if (!track_expect(t, members)) return false;
     plan_begin(&t->plan);
+    note_rate(t);
     plan_make_all(&t->plan);
     return true;
 }

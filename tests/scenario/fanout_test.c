@@ -739,6 +739,20 @@ Test(fanout, many_workers_fetch_along_trees_where_none_says_how)
     check_trees((wave_t){.workers = 32, .tensors = 269, .seed = 37});
 }
 
+/* Of the first version the rate is not known, and on fast links a chain's many hops take long.  On these they do
+ * not. */
+Test(fanout, the_rate_that_a_version_came_at_counts_for_the_next_one)
+{
+    wave_t wave = {.workers = 20, .tensors = 269, .seed = 38};
+    begin(wave);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+    cr_assert_eq(world_track(w, 1)->plan.shape, PLAN_TWO_TREE);
+    publish_next(wave);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 2));
+    cr_assert_eq(world_track(w, 2)->plan.shape, PLAN_CHAIN);
+    cr_assert(took() <= 1.03 * (269 + 19) / 269, "%.3f", took());
+}
+
 /* Where it was a root, half of its tree is two levels deeper then, and the next one of the host fetches from
  * those that serve it. */
 Test(fanout, where_the_head_of_a_host_in_trees_is_killed_the_next_one_fetches)
