@@ -582,6 +582,7 @@ def test_other_paths_are_vllms_own():
 # -- on or off -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("release, is_proven", [("0.32.0", True), ("0.32.1", True), ("0.32.0+cpu", True),
+                                                ("0.26.0", True), ("0.31.0", True), ("0.30.0", False),
                                                 ("0.32.0rc1", False), ("0.33.0", False), ("0.3.2", False),
                                                 ("10.32.0", False), ("", False)])
 def test_a_release_is_in_the_list_or_not(release, is_proven):

@@ -6,6 +6,8 @@ import logging
 import os
 import threading
 
+import vllm.logger  # noqa: F401 - vLLM sets its logging up before it loads a plugin
+
 from heddle.vllm import plugin, seams
 from heddle.vllm.seams import Attribute, Function
 
@@ -99,7 +101,7 @@ def main():
         wrong += wrong_of(f"without {name}", name, lines, state)
     os.environ.update(ON)
     real = plugin.release()
-    for other in ("0.25.1", "0.31.0", "0.33.0", "0.32.0rc1", "1.32.0", ""):
+    for other in ("0.25.1", "0.30.0", "0.33.0", "0.32.0rc1", "1.32.0", ""):
         plugin.release = lambda other=other: other
         wrong += wrong_of(f"release {other}", f"vLLM {other} is not a release", lines, state)
     plugin.release = lambda: real
