@@ -148,7 +148,7 @@ void restored_numbers_note(broker_t *b, recovery_t *r, instant_t now)
     text_printf(b->restored.message, sizeof b->restored.message,
                 "older data were put back: %s knows %s%s%s%s; publish the newest checkpoint again; "
                 "the next start of the broker ends this message",
-                r->who, known, back[0] ? "; at the end of settling workers go back to " : "", back,
+                r->who, known, back[0] ? "; once settling has ended workers go back to " : "", back,
                 back[0] ? " if one still has it" : "");
 }
 

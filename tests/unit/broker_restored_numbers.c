@@ -84,7 +84,7 @@ Test(restored_numbers, an_operator_reads_what_happens_and_what_to_do)
     cr_assert_str_eq(
         R.b->restored.message,
         "older data were put back: w1 knows policy@4 and decision 3 (here 1 and 1), its epoch's "
-        "token 9 (here 0); at the end of settling workers go back to policy@1 if one still has it; "
+        "token 9 (here 0); once settling has ended workers go back to policy@1 if one still has it; "
         "publish the newest checkpoint again; the next start of the broker ends this message");
     rig_pass(2 * LEASE_MS);
     cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.version, 1);
