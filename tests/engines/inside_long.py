@@ -6,16 +6,24 @@ offline   an LLM and an AsyncLLM without a server (inside_offline.py)
 tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-size 2, --data-parallel-size 2.
           A failpoint (a plugin of vLLM that is in this test's environment alone) lets rank 1 refuse one
           version: it is served nowhere, `heddle publish` says rank and words, and the next version is exact
+files     strace of all processes of a server, from the publication of a version to the answer: no file is
+          opened to be written to
+many      500 versions through one server: after the first 50 no process grows by more than 2 %, or has more
+          descriptors, and the process of the model maps the versions that are served alone
 """
 import argparse
 import concurrent.futures
 import json
 import os
+import pathlib
+import re
+import shutil
+import signal
 import subprocess
 import sys
 
 import inside
-from stream import PATIENCE, ROOT
+from stream import PATIENCE, PLAIN, ROOT
 
 OFFLINE = ROOT / "tests/engines/inside_offline.py"
 REFUSED = 2                             # the version that rank 1 does not take
@@ -101,7 +109,89 @@ class Offline(inside.Trial):
         self.stage.end("broker")
 
 
-PARTS = {"offline": (Offline,), "tp": (TwoRanks, "--tensor-parallel-size", "2"),
+class Files(inside.Trial):
+    """Memory that has no name in a file system (memfd_create) is no file."""
+
+    def run(self):
+        if shutil.which("strace") is None:
+            print("skipped: files: strace is not installed", flush=True)
+            return
+        self.start()
+        self.publish(1)                         # and what is opened once
+        self.wrong("policy")
+        log = self.stage.folder / "strace.log"
+        server = self.stage.running[self.kind].pid
+        self.stage.start("strace", "strace", "-f", "-qq", "-o", log, "-e", "trace=%file,recvmsg",
+                         *(word for pid in tree(server) for word in ("-p", pid)), is_read=False)
+        self.until(lambda: all(is_traced(pid) for pid in tree(server)))
+        for n in (2, 3):
+            self.publish(n)
+            self.check("traced: exact", [self.wrong("policy", prompt=p) for p in range(4)], [None] * 4)
+        self.stage.end("strace", signal.SIGINT)
+        calls = [line.partition(" ")[2].strip() for line in log.read_text(errors="replace").splitlines()]
+        handed = [call for call in calls if "heddle-ranks-" in call and "SCM_RIGHTS" in call]
+        self.check("the trace has the memory that the rank was handed, twice", len(handed), 2)
+        self.check("no process of the server opens a file to write, makes, moves or removes one",
+                   [call for call in calls if MAKES.search(call) and not FREE.search(call)], [])
+        self.end()
+
+
+# of strace's lines
+MAKES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|^(creat|mkdir|mknod|rename|link|symlink|unlink|truncate)")
+FREE = re.compile(r'"/dev/null"|= -1 E')
+
+
+def tree(pid):
+    """A process and all that descend from it."""
+    found = [pid]
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in path.read_text().split():
+            found += tree(int(child))
+    return found
+
+
+def is_traced(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return not re.search(r"^TracerPid:\s+0$", status, re.M)
+
+
+class Many(inside.Trial):
+    COUNT, FIRST = 500, 50
+
+    def run(self):
+        self.start()
+        for n in range(self.COUNT):
+            self.publish(n % PLAIN + 1)
+            why = self.wrong("policy", prompt=n % 4, is_stream=n % 2 == 0, among=[self.done])
+            if why:
+                self.check(f"version {self.done}", why, None)
+            if n + 1 == self.FIRST:
+                before = self.measured()
+        self.until(lambda: not self.status()[1]["leaving"])
+        after = self.measured()
+        for pid, (name, rss, descriptors) in before.items():
+            now = after[pid]
+            print(f"  {name}: {rss} kB after {self.FIRST} versions, {now[1]} kB after {self.COUNT}; "
+                  f"{descriptors} and {now[2]} descriptors", flush=True)
+            self.check(f"{name}: its memory does not grow by 2 %", now[1] <= 1.02 * rss, True)
+            self.check(f"{name}: nor do its descriptors", now[2] <= descriptors, True)
+        self.check("the process of the model holds the versions that are served, and no other",
+                   self.held_by_ranks(), inside.KEEP + 1)
+        self.end()
+
+    def measured(self):
+        """pid -> its name, kB in memory that are not shared with others, descriptors"""
+        found = {}
+        for pid in tree(self.stage.running[self.kind].pid):
+            path = pathlib.Path("/proc", str(pid))
+            status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines())
+            found[pid] = (status["Name"].strip(), int(status["RssAnon"].split()[0]),
+                          len(list((path / "fd").iterdir())))
+        return found
+
+
+PARTS = {"files": (Files,), "many": (Many,), "offline": (Offline,),
+         "tp": (TwoRanks, "--tensor-parallel-size", "2"),
          "dp": (TwoRanks, "--data-parallel-size", "2")}
 
 
