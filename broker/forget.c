@@ -5,25 +5,22 @@
 #include "broker/questions/query.h"
 #include "broker/registry/decision.h"
 #include "core/errors.h"
-
-enum { NAMED_MAX = 4 }; /* workers that the error names */
+#include "core/listing.h"
 
 static int refuse_workers(const broker_t *b, const adapter_row_t *a, heddle_error_t *error)
 {
     char names[sizeof error->found];
-    size_t used = 0, count = 0;
-    for (size_t i = 0; i < b->members.worker_count; i++) {
-        const member_t *m = b->members.workers[i];
-        if (!member_subscribes(m, a->name) || ++count > NAMED_MAX) continue;
-        text_printf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "", m->name);
-        used += strlen(names + used);
-    }
+    listing_t list = {.text = names, .size = sizeof names, .most = 4};
+    for (size_t i = 0; i < b->members.worker_count; i++)
+        if (member_subscribes(b->members.workers[i], a->name))
+            listing_add(&list, "%.40s", b->members.workers[i]->name);
+    uint32_t count = list.shown + list.others;
     if (!count) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "%s has %zu worker%s, and is not forgotten", a->name,
+    int rc = error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "%s has %u worker%s, and is not forgotten", a->name,
                         count, count == 1 ? "" : "s");
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no worker that subscribes to it");
-    error_found(error, "%s%s", names, count > NAMED_MAX ? ", ..." : "");
+    error_found(error, "%s", listing_text(&list));
     const char *them = count == 1 ? "it" : "them";
     error_hint(error, "end %s, or start %s without this adapter; `heddle workers` shows %s", error->found,
                them, them);

@@ -8,6 +8,7 @@
 #include "cli/way.h"
 
 #include "core/errors.h"
+#include "core/listing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,27 +69,29 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
 {
     const json_t *sources = json_object_get(w, "sources");
     char now[64], bytes[64];
-    size_t n = 0;
     const char *state = cli_string(w, "state");
     bool holds = state && (!strcmp(state, "staged") || !strcmp(state, "committed") ||
                            !strcmp(state, "active") || !strcmp(state, "kept") || !strcmp(state, "stale"));
-    snprintf(to, size, "%s",
-             json_array_size(sources) ? ""
-             : way_is_unknown(w)      ? "not known"
-             : !holds                 ? cli_text(w, "source", now)
-                                      : "already here");
-    for (size_t k = 0; k < json_array_size(sources) && n < size; k++) {
+    if (!json_array_size(sources)) {
+        snprintf(to, size, "%s",
+                 way_is_unknown(w) ? "not known"
+                 : !holds          ? cli_text(w, "source", now)
+                                   : "already here");
+        return to;
+    }
+    listing_t list = {.text = to, .size = size};
+    for (size_t k = 0; k < json_array_size(sources); k++) {
         const json_t *s = json_array_get(sources, k);
         bool is_held = way_is_in_place(s);
         char moved[192];
-        n += (size_t)snprintf(to + n, size - n, "%s%s %s %.128s%s", k ? ", " : "",
-                              is_held                   ? "memory"
-                              : cli_integer(s, "bytes") ? cli_bytes(s, "bytes", bytes)
-                                                        : "nothing",
-                              is_held ? "of" : "from", cli_text(s, "name", now),
-                              way_moved(json_object_get(s, "moved"), moved, sizeof moved));
+        listing_add(&list, "%s %s %s%s",
+                    is_held                   ? "memory"
+                    : cli_integer(s, "bytes") ? cli_bytes(s, "bytes", bytes)
+                                              : "nothing",
+                    is_held ? "of" : "from", cli_text(s, "name", now),
+                    way_moved(json_object_get(s, "moved"), moved, sizeof moved));
     }
-    return to;
+    return listing_text(&list);
 }
 
 /* "312.0 MB of 640.0 MB on 16 workers (48 %), 36.1 MB/s" */
@@ -112,21 +115,19 @@ static const char *timing_of(const json_t *v, const json_t *w, char *to, size_t 
                                          "fetch",    "verify", "stage",   "activate"};
     const json_t *timing = json_object_get(w, "timing");
     char queued[HEDDLE_NAME_MAX + 48], scratch[64];
-    size_t n = 0;
+    listing_t list = {.text = to, .size = size};
     const char *tag = cli_text(v, "tag", scratch); /* of the adapter whose name it begins with */
     snprintf(queued, sizeof queued, "queued behind %.*s@%lld", (int)strcspn(tag, "@"), tag,
              (long long)cli_integer(w, "queued_behind"));
-    to[0] = 0;
-    for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES && n < size; i++) {
+    for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES; i++) {
         char key[32];
         snprintf(key, sizeof key, "%s_ms", PHASES[i]);
         const json_t *ms = json_object_get(timing, key);
         const char *phase = strcmp(PHASES[i], "queued") ? PHASES[i] : queued;
         bool is_short = !strcmp(PHASES[i], "waiting") && json_number_value(ms) < WAIT_IS_LONG_MS;
-        if (json_is_number(ms) && !is_short)
-            n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", phase, json_number_value(ms));
+        if (json_is_number(ms) && !is_short) listing_add(&list, "%s %.1f", phase, json_number_value(ms));
     }
-    return to[0] ? to : "-";
+    return listing_text(&list)[0] ? to : "-";
 }
 
 /* Of a fetch whose worker was started again, has left or has dropped the version, no other time is kept. */
@@ -179,23 +180,20 @@ static bool is_forgotten(const json_t *v)
 /* " of 1 eligible; w2, w3 came later": without the others the table below would seem to contradict it. */
 static const char *eligible_of(const json_t *v, char *to, size_t size)
 {
-    enum { NAMED = 4 };
-    char count[64];
+    char count[64], later[480];
+    listing_t names = {.text = later, .size = sizeof later, .most = 4};
     const json_t *list = json_object_get(v, "workers"), *rollout = json_object_get(v, "rollout");
-    size_t n, later = 0;
     snprintf(to, size, "%s",
              is_forgotten(v) ? "; of how many is not known since the broker was started again" : "");
     if (cli_integer(rollout, "eligible_count") <= 0) return to;
-    n = (size_t)snprintf(to, size, " of %s eligible", cli_text(rollout, "eligible_count", count));
-    for (size_t i = 0; i < json_array_size(list) && n < size; i++) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i);
         bool is_later = json_is_false(json_object_get(w, "awaited")) && cli_string(w, "state");
-        if (is_later && later++ < NAMED)
-            n += (size_t)snprintf(to + n, size - n, "%s%.128s", later > 1 ? ", " : "; ",
-                                  cli_string(w, "worker"));
+        if (is_later) listing_add(&names, "%s", cli_string(w, "worker"));
     }
-    if (later > NAMED && n < size) n += (size_t)snprintf(to + n, size - n, " and %zu others", later - NAMED);
-    if (later && n < size) snprintf(to + n, size - n, " came later");
+    listing_text(&names);
+    snprintf(to, size, " of %s eligible%s%s%s", cli_text(rollout, "eligible_count", count),
+             later[0] ? "; " : "", later, later[0] ? " came later" : "");
     return to;
 }
 
@@ -423,10 +421,11 @@ static void render_one(const json_t *v)
 static void print_way_back(const json_t *answer, const json_t *list)
 {
     int64_t active = 0, earlier = 0;
-    size_t count = json_array_size(list), n = 0;
+    size_t count = json_array_size(list);
     const char *digest = NULL; /* of the active one */
     bool has_same = false;
-    char kept[400] = "", number[64];
+    char kept[400], number[64];
+    listing_t names = {.text = kept, .size = sizeof kept};
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state");
@@ -434,19 +433,17 @@ static void print_way_back(const json_t *answer, const json_t *list)
         active = cli_integer(v, "version");
         digest = cli_string(v, "digest");
     }
-    for (size_t i = 0; i < count && n < sizeof kept; i++) {
+    for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state"), *of = cli_string(v, "digest");
         if (cli_integer(v, "version") >= active) break;
         earlier++;
         if (!state || strcmp(state, "kept") != 0) continue;
         if (of && digest && !strcmp(of, digest)) has_same = true;
-        else
-            n += (size_t)snprintf(kept + n, sizeof kept - n, "%s%s", n ? ", " : "",
-                                  cli_text(v, "version", number));
+        else listing_add(&names, "%s", cli_text(v, "version", number));
     }
     const char *name = cli_string(answer, "adapter");
-    if (n)
+    if (listing_text(&names)[0])
         printf("\n`heddle rollback %s` can go back to %s; --dry-run says to which, --to V names one\n", name,
                kept);
     else if (earlier)

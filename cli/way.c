@@ -2,6 +2,7 @@
 #include "cli/way.h"
 
 #include "cli/cli.h"
+#include "core/listing.h"
 #include "core/units.h"
 
 #include <stdio.h>
@@ -43,20 +44,19 @@ static bool is_publisher(const json_t *source)
 const char *way_moved(const json_t *moved, char *ret_text, size_t size)
 {
     static const char *const WHY[] = {"late", "gone", "refused", "bad", "slow"};
-    char reasons[160] = "";
+    char reasons[160];
+    listing_t list = {.text = reasons, .size = sizeof reasons};
     int64_t all = 0;
-    size_t n = 0;
     for (size_t i = 0; i < sizeof WHY / sizeof *WHY; i++) all += cli_integer(moved, WHY[i]);
-    for (size_t i = 0; i < sizeof WHY / sizeof *WHY && n < sizeof reasons; i++) {
+    for (size_t i = 0; i < sizeof WHY / sizeof *WHY; i++) {
         int64_t count = cli_integer(moved, WHY[i]);
-        if (count == all) snprintf(reasons, sizeof reasons, "%s", WHY[i]);
-        else if (count)
-            n += (size_t)snprintf(reasons + n, sizeof reasons - n, "%s%lld %s", n ? ", " : "",
-                                  (long long)count, WHY[i]);
+        if (count && count == all) listing_add(&list, "%s", WHY[i]);
+        else if (count) listing_add(&list, "%lld %s", (long long)count, WHY[i]);
     }
     ret_text[0] = 0;
     if (all)
-        snprintf(ret_text, size, " (%lld ask%s moved: %s)", (long long)all, all == 1 ? "" : "s", reasons);
+        snprintf(ret_text, size, " (%lld ask%s moved: %s)", (long long)all, all == 1 ? "" : "s",
+                 listing_text(&list));
     return ret_text;
 }
 

@@ -2,6 +2,7 @@
 #include "core/option_guess.h"
 
 #include "core/errors.h"
+#include "core/listing.h"
 #include "core/names.h"
 
 #include <stdio.h>
@@ -42,17 +43,10 @@ static size_t distance(const char *a, const char *b)
 /* As many of the words as fit into the field, each behind `prefix`, and how many there are in all. */
 static void expect_one_of(const char *prefix, const char *const *words, heddle_error_t *error)
 {
-    char text[sizeof error->expected - sizeof ", ... (1000000 in all)"];
-    size_t n = 0, count = 0, shown = 0;
-    for (; words[count]; count++) {
-        size_t bytes = strlen(prefix) + strlen(words[count]) + (n ? 2 : 0);
-        if (count > shown || n + bytes >= sizeof text) continue;
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n ? ", " : "", prefix, words[count]);
-        shown++;
-    }
-    if (!count) error_expected(error, "nothing: there is none");
-    else if (shown == count) error_expected(error, "%s", text);
-    else error_expected(error, "%s, ... (%zu in all)", text, count);
+    char text[sizeof error->expected];
+    listing_t list = {.text = text, .size = sizeof text};
+    for (size_t i = 0; words[i]; i++) listing_add(&list, "%s%s", prefix, words[i]);
+    error_expected(error, "%s", words[0] ? listing_text(&list) : "nothing: there is none");
 }
 
 const char *option_nearest(const char *word, const char *const *words)

@@ -3,6 +3,7 @@
 
 #include "core/digest.h"
 #include "core/errors.h"
+#include "core/listing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -59,11 +60,12 @@ static bool is_of(const char *name, const char *device)
     return !strncmp(name, device, n) && (!name[n] || name[n] == ':');
 }
 
-/* `ret_list`: the interfaces that are up, with a comma between. */
+/* `ret_list`: the interfaces that are up. */
 static interface_t look_at(const char *device, char *ret_list, size_t size)
 {
     struct ifaddrs *first, *a;
     interface_t seen = {0};
+    listing_t list = {.text = ret_list, .size = size};
     ret_list[0] = 0;
     if (getifaddrs(&first) != 0) return seen;
     for (a = first; a; a = a->ifa_next) {
@@ -73,10 +75,9 @@ static interface_t look_at(const char *device, char *ret_list, size_t size)
         if (is_it) note_public(&seen, a->ifa_addr);
         if (a->ifa_addr->sa_family != AF_PACKET) continue;
         if (is_it) seen.is_there = true, seen.flags = a->ifa_flags;
-        size_t used = strlen(ret_list);
-        if (a->ifa_flags & IFF_UP)
-            snprintf(ret_list + used, size - used, "%s%s", used ? ", " : "", a->ifa_name);
+        if (a->ifa_flags & IFF_UP) listing_add(&list, "%s", a->ifa_name);
     }
+    listing_text(&list);
     freeifaddrs(first);
     return seen;
 }
@@ -333,20 +334,21 @@ static void list_interfaces(const device_address_t *source, char ret_device[IF_N
                             size_t size)
 {
     struct ifaddrs *first, *a;
+    listing_t list = {.text = ret_list, .size = size};
     ret_device[0] = ret_list[0] = 0;
     if (getifaddrs(&first) != 0) return;
     for (a = first; a; a = a->ifa_next) {
         device_address_t address;
         char text[DEVICE_ADDRESS_TEXT];
-        size_t used = strlen(ret_list);
         if (!address_of(a->ifa_addr, &address) || !(a->ifa_flags & IFF_UP)) continue;
         if (source && is_same(source, &address))
             snprintf(ret_device, IF_NAMESIZE, "%.*s", (int)strcspn(a->ifa_name, ":"), a->ifa_name);
         if ((a->ifa_flags & IFF_LOOPBACK) || !is_address(a->ifa_addr)) continue;
         device_address_text(&address, text);
-        snprintf(ret_list + used, size - used, "%s%s %s%s", used ? ", " : "", a->ifa_name, text,
-                 device_address_is_private(a->ifa_addr) ? "" : " (public)");
+        listing_add(&list, "%s %s%s", a->ifa_name, text,
+                    device_address_is_private(a->ifa_addr) ? "" : " (public)");
     }
+    listing_text(&list);
     freeifaddrs(first);
 }
 

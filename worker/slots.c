@@ -2,6 +2,7 @@
 #include "worker/slots.h"
 
 #include "core/errors.h"
+#include "core/listing.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -193,15 +194,13 @@ int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_s
 /* Read without a lock: the list may be a moment old, which is enough for an error. */
 void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
 {
-    size_t used = 0;
-    snprintf(to, size, "none");
+    listing_t list = {.text = to, .size = size};
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         slot_t *slot = atomic_load(&s->shelves[adapter].slots[i]);
         uint64_t version = slot ? atomic_load(&slot->version) : 0;
-        if (version && used < size)
-            used += (size_t)snprintf(to + used, size - used, "%s%llu", used ? ", " : "",
-                                     (unsigned long long)version);
+        if (version) listing_add(&list, "%llu", (unsigned long long)version);
     }
+    if (!listing_text(&list)[0]) snprintf(to, size, "none");
 }
 
 void slot_hold(slot_t *slot) { atomic_fetch_add(&slot->refs, 1); }

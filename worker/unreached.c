@@ -2,11 +2,10 @@
 #include "worker/unreached.h"
 
 #include "core/errors.h"
+#include "core/listing.h"
 #include "core/log.h"
 
 #include <string.h>
-
-#define NAMED 6u /* sources in a message */
 
 /* What was written in the log stays known, so that each fetch does not write it again. */
 void unreached_begin(unreached_t *u, const node_io_t *io, const announced_t *what)
@@ -41,16 +40,14 @@ static bool is_named_before(const announced_t *w, uint32_t at)
 
 /* "trainer-x, w2 and 3 others": all that were asked, also those that the last list left out.  The publisher
  * comes first, since all others have the bytes from it. */
-static void name_sources(const announced_t *w, buf_t *names)
+static const char *name_sources(const announced_t *w, char *ret_text, size_t size)
 {
-    uint32_t named = 0;
+    listing_t list = {.text = ret_text, .size = size, .most = 6};
     for (int workers = 0; workers < 2; workers++)
-        for (uint32_t i = 0; i < w->served_count; i++) {
-            bool is_worker = w->served[i].kind == SOURCE_WORKER;
-            if (is_worker != (workers == 1) || is_named_before(w, i) || named++ >= NAMED) continue;
-            buf_printf(names, "%s%s", names->bytes ? ", " : "", w->served[i].name);
-        }
-    if (named > NAMED) buf_printf(names, " and %u other%s", named - NAMED, named - NAMED > 1 ? "s" : "");
+        for (uint32_t i = 0; i < w->served_count; i++)
+            if ((w->served[i].kind == SOURCE_WORKER) == (workers == 1) && !is_named_before(w, i))
+                listing_add(&list, "%s", w->served[i].name);
+    return listing_text(&list);
 }
 
 /* Three causes need three different answers of the operator: the source refused, the two have no network
@@ -59,10 +56,8 @@ static void describe(unreached_t *u)
 {
     const node_io_t *io = u->io;
     const announced_t *w = u->what;
-    char devices[256] = "", why[192] = "";
-    buf_t list = {0};
-    name_sources(w, &list);
-    const char *names = buf_text(&list);
+    char devices[256] = "", why[192] = "", scratch[512];
+    const char *names = name_sources(w, scratch, sizeof scratch);
     io->tr->devices(io->t, devices, sizeof devices);
     /* Where the transfer can say why a source cannot be reached, the last reason stands for all. */
     for (uint32_t i = 0; i < w->source_count; i++) {
@@ -87,7 +82,6 @@ static void describe(unreached_t *u)
     if (!u->refused)
         error_hint(&u->error,
                    "name the same network with opts.data_device for the publisher and every worker");
-    buf_fini(&list);
 }
 
 static void write_log(unreached_t *u, uint64_t now_us)

@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/listing.h"
 #include "core/units.h"
 
 #include <stdlib.h>
@@ -516,22 +517,19 @@ static found_t found_at(const verify_row_t *r)
 }
 
 /* "w3, in its memory; w1, in its exported directory": the worst first, and within a kind in the order of the
- * answer.  Of many the first ones are named. */
-static void name_findings(const pending_row_t *row, buf_t *text)
+ * answer. */
+static const char *name_findings(const pending_row_t *row, char *ret_text, size_t size)
 {
     static const char *const WHERE[] = {[FOUND_NOT_WHOLE] = "exported directory, which is incomplete",
                                         [FOUND_OTHER_FILES] = "exported directory",
                                         [FOUND_MANIFEST] = "memory (the manifest alone)",
                                         [FOUND_MEMORY] = "memory"};
-    enum { NAMED_MAX = 4 };
-    uint32_t named = 0, others = 0;
+    listing_t list = {.text = ret_text, .size = size, .most = 4, .between = "; "};
     for (int kind = FOUND_MEMORY; kind >= FOUND_NOT_WHOLE; kind--)
-        for (uint32_t i = 0; i < row->row_count; i++) {
-            if ((int)found_at(&row->rows[i]) != kind) continue;
-            if (named == NAMED_MAX) others++;
-            else buf_printf(text, "%s%s, in its %s", named++ ? "; " : "", row->rows[i].worker, WHERE[kind]);
-        }
-    if (others) buf_printf(text, "; and %u more", others);
+        for (uint32_t i = 0; i < row->row_count; i++)
+            if ((int)found_at(&row->rows[i]) == kind)
+                listing_add(&list, "%s, in its %s", row->rows[i].worker, WHERE[kind]);
+    return listing_text(&list);
 }
 
 static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
@@ -556,12 +554,10 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     digest_text(&row->expected, expected);
     digest_text(&worst->digest, found);
     if (differ) {
-        buf_t findings = {0};
-        name_findings(row, &findings);
+        char findings[sizeof ret_verdict->message];
         error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
                    "%u of %u holders have other bytes as %s@%llu: %s", differ, row->row_count, row->adapter,
-                   (unsigned long long)row->version, buf_text(&findings));
-        buf_fini(&findings);
+                   (unsigned long long)row->version, name_findings(row, findings, sizeof findings));
     } else {
         error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
                    row->row_count, row->adapter, (unsigned long long)row->version);

@@ -8,6 +8,7 @@
 #include "broker/registry/decision.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
+#include "core/listing.h"
 #include "proto/value.h"
 
 #include <stdio.h>
@@ -173,13 +174,14 @@ enum { ACTIVATABLE_MAX = 8 };
 static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
-    char versions[ACTIVATABLE_MAX * 22 + 1], keep[64] = "";
+    char versions[ACTIVATABLE_MAX * 22 + 24], keep[64] = "";
     if (!a || error->code != HEDDLE_ERR_NOT_ACTIVATABLE || !strcmp(error->found, "staging")) return;
     if (!strcmp(error->found, "retired"))
         text_printf(keep, sizeof keep, "; a broker with --keep above %llu keeps more",
                     (unsigned long long)b->rollout.keep);
     uint64_t found[ACTIVATABLE_MAX];
-    size_t count = 0, used = 0;
+    size_t count = 0;
+    listing_t list = {.text = versions, .size = sizeof versions};
     for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
         const char *state = summary_state(&b->rollout, a, a->versions[i]);
         bool is_aim = row->aim != AIM_BACK ||
@@ -187,11 +189,10 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
         if (is_aim && (!strcmp(state, "kept") || !strcmp(state, "staged")))
             found[count++] = a->versions[i]->version;
     }
-    for (size_t i = count; i-- > 0 && used < sizeof versions;)
-        used += (size_t)snprintf(versions + used, sizeof versions - used, "%s%llu", used ? ", " : "",
-                                 (unsigned long long)found[i]);
+    for (size_t i = count; i-- > 0;) listing_add(&list, "%llu", (unsigned long long)found[i]);
     const char *act = row->aim == AIM_BACK ? "roll back to" : "activate";
-    if (count) error_hint(error, "%s one of %s, or publish its bytes again%s", act, versions, keep);
+    if (count)
+        error_hint(error, "%s one of %s, or publish its bytes again%s", act, listing_text(&list), keep);
     else
         error_hint(error, "publish its bytes again; no %s version can be activated%s",
                    row->aim == AIM_BACK ? "earlier" : "other", keep);

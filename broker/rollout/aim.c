@@ -2,10 +2,9 @@
 #include "broker/rollout/aim.h"
 
 #include "core/errors.h"
+#include "core/listing.h"
 
 #include <string.h>
-
-#define LISTED 8 /* earlier versions that an error names */
 
 static const char *const NAMES[] = {
     [AIM_VERSION] = "activate", [AIM_BACK] = "rollback", [AIM_RESUME] = "resume"};
@@ -47,19 +46,20 @@ static bool was_active(const version_row_t *v) { return v->state == VERSION_COMM
 static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
 {
     /* "policy@3 with the same bytes, policy@2 lost, policy@1 retired": what there is below the active one. */
-    buf_t names = {0};
-    uint32_t count = 0;
+    char names[sizeof error->found];
+    listing_t list = {.text = names, .size = sizeof names};
     const version_row_t *same = NULL;
-    for (size_t i = a->version_count; i-- > 0 && count < LISTED;) {
+    for (size_t i = a->version_count; i-- > 0;) {
         const version_row_t *v = a->versions[i];
         if (v->version >= a->active) continue;
         bool is_same = was_active(v) && registry_has_active_bytes(a, v) && has_source(ro, a, v);
         if (is_same && !same) same = v;
-        buf_printf(&names, "%s%s@%llu %s", count++ ? ", " : "", a->name, (unsigned long long)v->version,
-                   is_same                               ? "with the same bytes"
-                   : v->decision || !registry_is_live(v) ? summary_state(ro, a, v)
-                                                         : "never active");
+        listing_add(&list, "%s@%llu %s", a->name, (unsigned long long)v->version,
+                    is_same                               ? "with the same bytes"
+                    : v->decision || !registry_is_live(v) ? summary_state(ro, a, v)
+                                                          : "never active");
     }
+    uint32_t count = list.shown + list.others;
     int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu%s",
                         a->name, a->name, (unsigned long long)a->active,
                         same ? ": the earlier ones that are held have the same bytes" : "");
@@ -70,10 +70,9 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
                    (unsigned long long)a->active);
     bool is_first = a->active == 1;
     error_found(error, "%s",
-                count      ? buf_text(&names)
+                count      ? listing_text(&list)
                 : is_first ? "no earlier version"
                            : "no earlier version is remembered");
-    buf_fini(&names);
     /* The user's way out of a hold at lost bytes is a newer version, if one is there. */
     const version_row_t *next = registry_version(a, aim_resume(ro, a));
     if (a->held && summary_lost_active(ro, a) && next && has_source(ro, a, next))

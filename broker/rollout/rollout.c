@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/listing.h"
 #include "core/units.h"
 
 #include <heddle/publisher.h>
@@ -465,25 +466,23 @@ static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
  * 2.1 s" */
 static void name_late(const track_t *t, view_t v, buf_t *missing)
 {
-    enum { NAMED_MAX = 3 };
-    uint32_t named = 0, others = 0;
-    char time[16];
+    char text[700], time[16];
+    listing_t list = {.text = text, .size = sizeof text, .most = 3};
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         if (!is_waited_for(t, c) || copy_holds(c)) continue;
-        if (named == NAMED_MAX) {
-            others++;
-            continue;
-        }
+        char queued[HEDDLE_NAME_MAX + 48] = "", silent[48] = "";
         const member_t *m = membership_by_token(v.members, c->token);
-        buf_printf(missing, "%s%s in phase %s", named++ ? ", " : "", c->worker, copy_phase(c));
         if (c->behind && c->state == COPY_ANNOUNCED)
-            buf_printf(missing, " (queued behind %s@%llu)", t->adapter, (unsigned long long)c->behind);
-        if (!m || !member_is_silent(v.members, m, v.now.us)) continue;
-        units_ms_text((double)member_silent_ms(m, v.now.us), time);
-        buf_printf(missing, " (no message for %s)", time);
+            text_printf(queued, sizeof queued, " (queued behind %s@%llu)", t->adapter,
+                        (unsigned long long)c->behind);
+        if (m && member_is_silent(v.members, m, v.now.us)) {
+            units_ms_text((double)member_silent_ms(m, v.now.us), time);
+            text_printf(silent, sizeof silent, " (no message for %s)", time);
+        }
+        listing_add(&list, "%s in phase %s%s%s", c->worker, copy_phase(c), queued, silent);
     }
-    if (others) buf_printf(missing, " and %u others", others);
+    buf_add_text(missing, listing_text(&list));
     standstill_t still;
     if (!trust_standstill(t, v.members, v.now, &still)) return;
     units_ms_text((double)(v.now.us - still.worker->moved_us) / 1000, time);
