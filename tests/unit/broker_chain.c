@@ -45,31 +45,21 @@ static void go(uint64_t peer)
 
 static void needs(uint64_t peer, uint64_t lost)
 {
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
-                                          .adapter = "policy",
-                                          .version = 1,
-                                          .lost = &lost,
-                                          .lost_count = lost != 0};
     rig_drop_letters();
-    rig_frame(peer, &m);
+    rig_need_sources(peer, 1, (msg_need_sources_t){.lost = &lost, .lost_count = lost != 0});
 }
 
 /* It fetches on at another source. */
 static void blame_of(uint64_t version, uint64_t peer, uint64_t bad, uint64_t slow)
 {
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
-                                          .adapter = "policy",
-                                          .version = version,
-                                          .lost = &bad,
+    rig_drop_letters();
+    rig_need_sources(peer, version,
+                     (msg_need_sources_t){.lost = &bad,
                                           .lost_count = bad != 0,
                                           .bad = &bad,
                                           .bad_count = bad != 0,
                                           .slow = &slow,
-                                          .slow_count = slow != 0};
-    rig_drop_letters();
-    rig_frame(peer, &m);
+                                          .slow_count = slow != 0});
 }
 
 static void blames(uint64_t peer, uint64_t bad, uint64_t slow) { blame_of(1, peer, bad, slow); }
@@ -566,16 +556,9 @@ Test(chain, a_worker_that_is_no_relay_is_named_to_none)
 static void reaches_none(uint64_t peer, uint32_t but)
 {
     uint64_t lost[3] = {R.tokens[W4], R.tokens[W3], R.tokens[W2]};
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
-                                          .adapter = "policy",
-                                          .version = 1,
-                                          .lost = lost,
-                                          .lost_count = 3,
-                                          .unmet = lost,
-                                          .unmet_count = 3 - but};
     rig_drop_letters();
-    rig_frame(peer, &m);
+    rig_need_sources(
+        peer, 1, (msg_need_sources_t){.lost = lost, .lost_count = 3, .unmet = lost, .unmet_count = 3 - but});
 }
 
 Test(chain, one_that_reaches_no_other_is_served_by_the_publisher)

@@ -360,14 +360,8 @@ Test(places, one_that_was_woken_is_not_the_reason)
     cr_assert_str_eq(slowest(), "w1");
     cr_assert(!strncmp(note_of(1, "w1"), "no bytes for ", 13), "%s", note_of(1, "w1"));
     /* w1 asks for other sources, and is to wait for the one of its host that has none either. */
-    msg_t m = {.type = MSG_NEED_SOURCES};
     uint64_t lost[] = {R.tokens[T]};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     fetches_from(W1, T, 2000), fetches_from(W3, W1, 1900);
     cr_assert_str_eq(slowest(), "w1");
     cr_assert_null(strstr(note_of(1, "w1"), "w2"), "%s", note_of(1, "w1"));
@@ -379,14 +373,8 @@ Test(places, one_without_a_source_is_the_reason)
 {
     publish_to(3, (rig_publish_t){.payload_bytes = 20 << 20});
     fetches_from(W1, T, 3000), fetches_from(W2, T, 2000), fetches_from(W3, W2, 100);
-    msg_t m = {.type = MSG_NEED_SOURCES};
     uint64_t lost[] = {R.tokens[T], R.tokens[W2], R.tokens[W3]};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 3};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){.lost = lost, .lost_count = 3});
     cr_assert_str_eq(note_of(1, "w1"), "no source");
     cr_assert_str_eq(slowest(), "w1");
 }
@@ -564,15 +552,14 @@ Test(places, they_wait_for_a_fetch_that_begins_anew)
                         .fetching = 1,
                         .message = "no source answers",
                         .data_bytes = 5000};
-    msg_t hb = {.type = MSG_HEARTBEAT}, m = {.type = MSG_NEED_SOURCES};
+    msg_t hb = {.type = MSG_HEARTBEAT};
     hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
     rig_frame(W1, &hb);
     assert_announced("11");
     rig_leave(W2);
     R.tokens[W2] = 0;
     rig_pass(LEASE_MS);
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1], .adapter = "policy", .version = 1};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){0});
     place(W3, THERE, 1);
     rig_worker(W3, "w3");
     rig_pass(LEASE_MS / 2 - 300);

@@ -450,6 +450,14 @@ static void rig_beat(uint64_t peer)
     rig_frame(peer, &m);
 }
 
+UNUSED static void rig_need_sources(uint64_t peer, uint64_t version, msg_need_sources_t what)
+{
+    what.token = R.tokens[peer];
+    what.version = version;
+    what.adapter = "policy";
+    rig_frame(peer, &(msg_t){.type = MSG_NEED_SOURCES, .need_sources = what});
+}
+
 UNUSED static void rig_query(uint64_t peer, msg_query_t q)
 {
     msg_t m = {.type = MSG_QUERY};

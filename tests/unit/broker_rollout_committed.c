@@ -216,22 +216,13 @@ Test(committed, need_sources_gives_others)
 {
     publish_to(3, (rig_publish_t){0});
     rig_staged(W1, 1, 1);
-    uint64_t lost[] = {R.tokens[T]};
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    rig_frame(W2, &m);
+    uint64_t lost[] = {R.tokens[T], R.tokens[W1]};
+    rig_need_sources(W2, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     const msg_sources_t *s = &rig_last(W2, MSG_SOURCES)->sources;
     cr_assert_eq(s->source_count, 1);
     cr_assert_eq(s->sources[0].token, R.tokens[W1]);
     cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
-    uint64_t both[] = {R.tokens[T], R.tokens[W1]};
-    m.need_sources.lost = both;
-    m.need_sources.lost_count = 2;
-    rig_frame(W2, &m);
+    rig_need_sources(W2, 1, (msg_need_sources_t){.lost = lost, .lost_count = 2});
     cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2, "better one that failed once than none");
 }
 
@@ -241,21 +232,14 @@ Test(committed, a_source_is_lost_once_and_by_name)
     publish_to(2, (rig_publish_t){0});
     rig_staged(W1, 1, 1);
     uint64_t lost[] = {R.tokens[W1], R.tokens[T]};
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    for (int i = 0; i < 5; i++) rig_frame(W2, &m);
+    for (int i = 0; i < 5; i++) rig_need_sources(W2, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->worker, "w2");
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "w1");
     R.is_quiet[T] = true;
     rig_pass(3 * LEASE_MS);
     cr_assert_null(membership_publisher(&R.b->members, "policy"));
-    m.need_sources.lost_count = 2;
-    for (int i = 0; i < 5; i++) rig_frame(W2, &m);
+    for (int i = 0; i < 5; i++) rig_need_sources(W2, 1, (msg_need_sources_t){.lost = lost, .lost_count = 2});
     cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 2);
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "trainer", "a publisher that is gone");
 }
@@ -265,15 +249,8 @@ Test(committed, a_source_that_never_answered_is_not_lost)
     publish_to(2, (rig_publish_t){0});
     rig_staged(W1, 1, 1);
     uint64_t lost[] = {R.tokens[T], R.tokens[W1]}, unmet[] = {R.tokens[T]};
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 2,
-                                          .unmet = unmet,
-                                          .unmet_count = 1};
-    rig_frame(W2, &m);
+    rig_need_sources(W2, 1,
+                     (msg_need_sources_t){.lost = lost, .lost_count = 2, .unmet = unmet, .unmet_count = 1});
     cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "w1");
     cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2, "it is given again all the same");
@@ -288,9 +265,7 @@ Test(committed, who_has_no_source_gets_one_when_it_comes)
     rig_leave(W1);
     R.tokens[W1] = 0;
     cr_assert_str_eq(rig_state(1), "lost");
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy"};
-    rig_frame(W2, &m);
+    rig_need_sources(W2, 1, (msg_need_sources_t){0});
     cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 0);
     rig_drop_letters();
     msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
@@ -311,18 +286,10 @@ Test(committed, a_released_region_that_refuses_is_no_source_any_more)
     cr_assert_str_eq(rig_state(1), "active", "the publisher is still here, and may have it");
     rig_worker(W2, "w2");
     uint64_t lost[] = {R.tokens[T]};
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    m.need_sources.unmet = lost;
-    m.need_sources.unmet_count = 1;
-    rig_frame(W2, &m);
+    rig_need_sources(W2, 1,
+                     (msg_need_sources_t){.lost = lost, .lost_count = 1, .unmet = lost, .unmet_count = 1});
     cr_assert_str_eq(rig_state(1), "active", "one that is late may have it");
-    m.need_sources.unmet_count = 0;
-    rig_frame(W2, &m);
+    rig_need_sources(W2, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     cr_assert_str_eq(rig_state(1), "lost");
     cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
 }
@@ -341,9 +308,7 @@ Test(committed, a_released_version_is_no_source_once_its_publisher_goes_on)
     R.tokens[W1] = 0;
     cr_assert_str_eq(rig_state(1), "lost");
     rig_worker(W2, "w2");
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy"};
-    rig_frame(W2, &m);
+    rig_need_sources(W2, 1, (msg_need_sources_t){0});
     for (size_t i = 0; i < R.letter_count; i++) {
         const msg_t *said = &R.letters[i].m;
         cr_assert(said->type != MSG_ANNOUNCE || said->announce.version == 2);
@@ -697,17 +662,10 @@ Test(committed, an_ended_version_may_still_be_served_somewhere)
 Test(committed, sources_of_what_never_was)
 {
     publish_to(1, (rig_publish_t){0});
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1], .version = 9, .adapter = "policy"};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 9, (msg_need_sources_t){0});
     rig_error(W1, "not_found");
     uint64_t absent = 12345;
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = &absent,
-                                          .lost_count = 1};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){.lost = &absent, .lost_count = 1});
     cr_assert_eq(rig_last(W1, MSG_SOURCES)->sources.source_count, 1);
     cr_assert_not_null(
         strstr(events_at(&R.b->events, R.b->events.last_seq)->message, "a member that is gone"));

@@ -202,13 +202,7 @@ Test(keep, keep_0_waits_until_nobody_serves_it)
 /* A worker asks again: of those that are left there is one. */
 static void fetches_from(uint64_t peer, uint64_t v, uint64_t source, uint64_t *lost, uint32_t lost_count)
 {
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
-                                          .version = v,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = lost_count};
-    rig_frame(peer, &m);
+    rig_need_sources(peer, v, (msg_need_sources_t){.lost = lost, .lost_count = lost_count});
     cr_assert_eq(rig_last(peer, MSG_SOURCES)->sources.sources[0].token, R.tokens[source]);
 }
 

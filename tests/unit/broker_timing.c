@@ -216,14 +216,8 @@ Test(timing, an_application_that_was_busy_with_another_version)
 Test(timing, a_fetch_that_lost_a_source_says_so)
 {
     publish_to(1, (rig_publish_t){0});
-    msg_t m = {.type = MSG_NEED_SOURCES};
     uint64_t lost[] = {R.tokens[T]};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     rig_pass(8000);
     stage(W1, 7900, 0);
     version();
@@ -1401,17 +1395,11 @@ Test(timing, a_fetch_without_a_source_has_no_rate)
     beat(W1, 1, 2000);
     is(copy(0), "note", "\"no bytes for 2.5 s\"");
     rig_pass(750);
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     beat(W1, 1, 2000);
     is(copy(0), "note", "\"no source\"");
     rig_pass(500);
-    rig_frame(W1, &m);
+    rig_need_sources(W1, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
     beat(W1, 1, 2000);
     is(version(), "state", "\"staging\"");
     is(copy(0), "source", "null");
@@ -1424,13 +1412,7 @@ Test(timing, a_fetch_without_a_source_has_no_rate)
 static void lose(uint64_t peer, uint64_t source)
 {
     uint64_t lost[] = {R.tokens[source]};
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
-                                          .version = 1,
-                                          .adapter = "policy",
-                                          .lost = lost,
-                                          .lost_count = 1};
-    rig_frame(peer, &m);
+    rig_need_sources(peer, 1, (msg_need_sources_t){.lost = lost, .lost_count = 1});
 }
 
 /* w1 fetches 2000 bytes a second from the trainer, whose process ends; its session lasts a lease longer. */
