@@ -12,19 +12,17 @@ import http.client
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 
 import stream
-from stream import (BIN, EMBEDDINGS, LARGE, PATIENCE, PATTERNS, PLAIN, ROOT, RSLORA, Failed, Stage,
-                    free_port, publish, serve)
+from stream import (BIN, EMBEDDINGS, LARGE, PATIENCE, PATTERNS, PLAIN, ROOT, RSLORA, Failed, free_port,
+                    publish, serve)
 
 import heddle
 from heddle.engine.releases import Release
@@ -332,31 +330,16 @@ def off(stage, site, kind):
 
 def run(trials, prepare):
     """`trials(stage, models, expected)` gives what has a run().  `prepare(stage, site)` comes before that."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="heddle-inside-"))
-    os.environ["HEDDLE_KEYS"] = str(folder / "keys")
-    for name in ("HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER", "HEDDLE_ADAPTERS", "VLLM_PLUGINS"):
-        os.environ.pop(name, None)
-    stage, models = Stage(folder), folder / "models"
-    try:
-        site = plugin_site(folder)
+    def checks(stage, models):
+        site = plugin_site(models.parent)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"     # the packages are those of another environment
         prepare(stage, site)
         stream.make_models(models)
         os.environ["PYTHONPATH"] = str(site)
         for trial in trials(stage, models, json.loads((models / "expected.json").read_text())):
             trial.run()
-    except (Failed, subprocess.SubprocessError, urllib.error.URLError) as e:
-        stage.bad += 1
-        print(f"  FAIL  {e}", flush=True)
-    finally:
-        for name in list(stage.running):
-            stage.end(name, signal.SIGKILL)
-    print(f"{stage.good} passed, {stage.bad} failed", flush=True)
-    if stage.bad:
-        print(f"logs: {folder}", flush=True)
-    else:
-        shutil.rmtree(folder)
-    return 1 if stage.bad else 0
+
+    return stream.run_checks(checks, "heddle-inside-")
 
 
 def main():

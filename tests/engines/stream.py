@@ -299,17 +299,15 @@ class Trial:
         self.tokens(active - 1, "killed and started again")
 
 
-def main():
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="heddle-engines-"))
+def run_checks(checks, prefix):
+    """Calls checks(stage, models) in a folder of its own, which stays when one fails.  -> the exit status"""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix))
     os.environ["HEDDLE_KEYS"] = str(folder / "keys")
-    for name in ("HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"):
+    for name in ("HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER", "HEDDLE_ADAPTERS", "VLLM_PLUGINS"):
         os.environ.pop(name, None)
-    stage, models = Stage(folder), folder / "models"
+    stage = Stage(folder)
     try:
-        make_models(models)
-        expected = json.loads((models / "expected.json").read_text())
-        for kind in sys.argv[1:]:
-            Trial(stage, kind, models, expected).run()
+        checks(stage, folder / "models")
     except (Failed, subprocess.SubprocessError, urllib.error.URLError) as e:
         stage.bad += 1
         print(f"  FAIL  {e}", flush=True)
@@ -324,5 +322,12 @@ def main():
     return 1 if stage.bad else 0
 
 
+def checks_of_engines(stage, models):
+    make_models(models)
+    expected = json.loads((models / "expected.json").read_text())
+    for kind in sys.argv[1:]:
+        Trial(stage, kind, models, expected).run()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(checks_of_engines, "heddle-engines-"))
