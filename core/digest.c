@@ -222,6 +222,19 @@ void h1_add_leaves(h1_t *h, const uint64_t *leaves, size_t count)
     h1_add(h, leaves, count * sizeof *leaves);
 }
 
+void h1_add_payload(h1_t *h, const void *data, size_t bytes)
+{
+    uint64_t leaves[64];
+    const size_t most = sizeof leaves / sizeof *leaves * LIMIT_PAGE_BYTES;
+    for (const uint8_t *at = data; bytes > 0;) {
+        size_t piece = bytes < most ? bytes : most;
+        digest_leaves(at, piece, leaves);
+        h1_add_leaves(h, leaves, (piece + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
+        at += piece;
+        bytes -= piece;
+    }
+}
+
 digest_t h1_final(h1_t *h)
 {
     digest_t d;

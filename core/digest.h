@@ -48,6 +48,8 @@ void h1_add(h1_t *h, const void *data, size_t bytes);
 void h1_add_u32(h1_t *h, uint32_t v);
 void h1_add_u64(h1_t *h, uint64_t v);
 void h1_add_leaves(h1_t *h, const uint64_t *leaves, size_t count);
+/* The leaves of `bytes` of a payload, which begin where a leaf does. */
+void h1_add_payload(h1_t *h, const void *data, size_t bytes);
 digest_t h1_final(h1_t *h);
 
 /* `bytes` of randomness from the system. */

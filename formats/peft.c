@@ -597,7 +597,6 @@ int peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, hedd
 /* h1 in constant memory: the digest needs each tensor's leaves, never the whole payload. */
 static int digest_once(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t *error)
 {
-    uint64_t leaves[PIECE_LEAVES];
     uint8_t *piece = malloc(PIECE_BYTES);
     if (!piece) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
     h1_t h1;
@@ -610,8 +609,7 @@ static int digest_once(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t
             size_t bytes = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
             rc = input_file_read(&d->model_file, offset, piece, bytes, error);
             if (rc) break;
-            digest_leaves(piece, bytes, leaves);
-            h1_add_leaves(&h1, leaves, tensor_room(bytes) / LIMIT_PAGE_BYTES);
+            h1_add_payload(&h1, piece, bytes);
             offset += bytes;
             left -= bytes;
         }

@@ -53,16 +53,9 @@ void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest
  * that went bad. */
 int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT])
 {
-    enum { PIECE = LIMIT_CHUNK_MAX_BYTES };
-    uint64_t leaves[PIECE / LIMIT_PAGE_BYTES];
     h1_t h;
     manifest_h1_begin(&s->manifest, &h);
-    for (uint64_t at = 0; at < s->manifest.payload_bytes; at += PIECE) {
-        uint64_t left = s->manifest.payload_bytes - at;
-        size_t bytes = left < PIECE ? (size_t)left : PIECE;
-        digest_leaves((const uint8_t *)s->region->view + at, bytes, leaves);
-        h1_add_leaves(&h, leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
-    }
+    h1_add_payload(&h, s->region->view, s->manifest.payload_bytes);
     digest_t found = h1_final(&h);
     digest_text(&found, ret_digest);
     return HEDDLE_OK;

@@ -34,11 +34,10 @@ check_t *checks_hashing(checks_t *c)
 /* Memory that went bad is withdrawn: no other version and no other process takes it any more. */
 bool check_work(check_t *check, const clock_ops_t *clock)
 {
-    uint64_t leaves[CHECK_PIECE_BYTES / LIMIT_PAGE_BYTES], before_us = clock_now(clock);
+    uint64_t before_us = clock_now(clock);
     uint64_t left = check->slot->manifest.payload_bytes - check->at;
     size_t bytes = left < CHECK_PIECE_BYTES ? (size_t)left : CHECK_PIECE_BYTES;
-    digest_leaves((const uint8_t *)check->slot->region->view + check->at, bytes, leaves);
-    h1_add_leaves(&check->h, leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
+    h1_add_payload(&check->h, (const uint8_t *)check->slot->region->view + check->at, bytes);
     check->at += bytes;
     bool done = check->at == check->slot->manifest.payload_bytes;
     if (done) {

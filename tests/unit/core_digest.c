@@ -193,6 +193,27 @@ Test(digest, one_bit_changes_leaf_chunk_and_h1)
     free(data);
 }
 
+/* Whole leaves and a rest, below, at and above the pieces in which it is read. */
+Test(digest, a_payload_is_fed_as_its_leaves)
+{
+    enum { LEAF = 4096, MOST = 130 * LEAF };
+    static const size_t BYTES[] = {0, 1, LEAF, LEAF + 1, 64 * LEAF - 1, 64 * LEAF, 64 * LEAF + 1, MOST};
+    uint8_t *payload = malloc(MOST);
+    uint64_t leaves[MOST / LEAF];
+    for (size_t i = 0; i < MOST; i++) payload[i] = (uint8_t)(i * 7 + i / LEAF);
+    for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++) {
+        h1_t whole, by_leaves;
+        h1_init(&whole);
+        h1_init(&by_leaves);
+        h1_add_payload(&whole, payload, BYTES[i]);
+        digest_leaves(payload, BYTES[i], leaves);
+        h1_add_leaves(&by_leaves, leaves, (BYTES[i] + LEAF - 1) / LEAF);
+        digest_t a = h1_final(&whole), b = h1_final(&by_leaves);
+        cr_assert(digest_equal(&a, &b), "%zu bytes", BYTES[i]);
+    }
+    free(payload);
+}
+
 Test(digest, h1_is_blake2b_256_of_what_was_fed)
 {
     h1_t h;
