@@ -98,7 +98,7 @@ static void run_timers(transfer_t *t)
             end_conn(t, c, END_BYE);
             continue;
         }
-        bool idle = c->state == CONN_OPEN && c->in_flight == 0 && !c->blocked;
+        bool idle = c->state == CONN_OPEN && c->in_flight == 0;
         if (idle && c->standing_count > 0 && is_due(t, c->sent_us + t->x->beat_us)) {
             send_t *s = conn_send_begin(c);
             c->sent_us = t->now_us;

@@ -283,6 +283,35 @@ Test(memory_mappings, a_source_that_only_hangs_up_is_gone_as_well)
     cr_assert_eq(mappings_count(m).mapped, 0);
 }
 
+/* Bytes that make no sense, though a list came before. */
+Test(memory_mappings, a_source_that_says_something_malformed_is_gone)
+{
+    handover_destroy(&source);
+    now_us += MAPPINGS_GONE_US;
+    settle();
+    int before = gone, peer = -1;
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "heddle-%s", name);
+    cr_assert_eq(
+        bind(listener, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n)),
+        0);
+    cr_assert_eq(listen(listener, 8), 0);
+    for (int i = 0; peer < 0; i++, now_us += MAPPINGS_RETRY_US) {
+        cr_assert_lt(i, 100);
+        settle();
+        peer = accept(listener, NULL, NULL);
+    }
+    cr_assert_eq(send(peer, "nonsense", 8, MSG_NOSIGNAL), 8);
+    settle();
+    cr_assert_eq(gone, before + 1);
+    char end;
+    while (recv(peer, &end, 1, MSG_DONTWAIT) > 0) continue;
+    cr_assert_eq(recv(peer, &end, 1, MSG_DONTWAIT), 0, "it is not listened to any more");
+    close(peer);
+    close(listener);
+}
+
 Test(memory_mappings, a_source_that_restarts_fifty_times_leaves_nothing_behind)
 {
     int descriptors = 0;

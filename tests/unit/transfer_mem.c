@@ -462,6 +462,139 @@ Test(mem, data_of_another_shape_end_the_ask)
     cr_assert(events[0].kind == TR_REFUSED && events[0].err == HEDDLE_ERR_PROTOCOL);
 }
 
+/* Another peer knows or guesses the number of an ask. */
+Test(mem, one_peer_does_not_refuse_what_another_one_was_asked_for)
+{
+    uint64_t id = ask(KEY, 8 * PIECE, PIECE);
+    settle();
+    frame_t hi = hi_of(77, 1000, source), refusal = {.kind = FRAME_REFUSED, .count = 1};
+    exchange_frame(receiver, &hi);
+    refusal.refused.rows[0] = (frame_refusal_t){id, HEDDLE_ERR_NOT_FOUND};
+    refusal.line = 1000;
+    exchange_frame(receiver, &refusal);
+    cr_assert_eq(receiver->counters.refused_in, 0);
+    cr_assert_eq(receiver->x->asks[0].state, ASK_SENT);
+    refusal.line = conn_of_token(receiver, 11)->end.remote_line;
+    exchange_frame(receiver, &refusal);
+    cr_assert_eq(receiver->counters.refused_in, 1);
+}
+
+/* ---- a carrier that takes nothing for a while ---- */
+
+static const carrier_ops_t *carrier;
+static carrier_ops_t full;
+
+static bool takes_nothing(transfer_t *t, endpoint_t *e, send_t *s)
+{
+    (void)t;
+    (void)e;
+    (void)s;
+    return false;
+}
+
+static void fill(transfer_t *t)
+{
+    carrier = t->carrier;
+    full = *carrier;
+    full.send = takes_nothing;
+    t->carrier = &full;
+}
+
+/* Links stay for a while after their connections, as those of UCX do. */
+static carrier_ops_t lingering;
+static void let_linger(transfer_t *t)
+{
+    lingering = *t->carrier;
+    lingering.linger_us = 10000 * MS;
+    t->carrier = &lingering;
+}
+
+static void connect_both(void)
+{
+    cr_assert_eq(ops->greet(receiver, &source_ref), HEDDLE_OK);
+    settle();
+}
+
+/* One chunk costs all of the credit. */
+Test(mem, what_was_not_sent_is_not_paid_for)
+{
+    connect_both();
+    ops->set_rate(receiver, PIECE);
+    fill(receiver);
+    ask(KEY, 0, PIECE);
+    cr_assert_eq(settle(), 0);
+    receiver->carrier = carrier;
+    cr_assert_eq(settle(), 1);
+    cr_assert_eq(events[0].kind, TR_ARRIVED);
+    ask(KEY, PIECE, PIECE);
+    cr_assert_eq(settle(), 0, "its rate");
+}
+
+/* A peer that was not told waits for its own deadline. */
+Test(mem, a_goodbye_that_could_not_be_sent_is_sent_when_there_is_room)
+{
+    connect_both();
+    let_linger(receiver);
+    fill(receiver);
+    ops->drop_peer(receiver, 11);
+    for (int i = 0; i < 4; i++) ops->events(receiver, now_us, events, 64);
+    cr_assert_eq(ops->events(source, now_us, events, 64), 0);
+    receiver->carrier = carrier;
+    settle();
+    cr_assert_null(source->x->conns);
+}
+
+/* What is in flight says more. */
+Test(mem, a_source_whose_bytes_are_in_flight_says_no_beat)
+{
+    ask(KEY, 0, PIECE);
+    ask(KEY, 8 * PIECE, PIECE);
+    ops->events(receiver, now_us, events, 64);
+    mem_stop(receiver, true);
+    tr_counters_t c;
+    for (uint64_t end_us = now_us + 900 * MS; now_us < end_us; now_us = ops->deadline(source)) {
+        while (ops->deadline(source) <= now_us) ops->events(source, now_us, events, 64);
+        ops->counters(source, &c);
+        cr_assert(c.asks_in == 2 && c.beats_out == 0);
+    }
+    mem_stop(receiver, false);
+}
+
+/* Its peer takes it later than a second, and sooner than the serve deadline. */
+Test(mem_late, a_connection_of_an_older_token_ends_after_its_bytes)
+{
+    set_up_with(&(transfer_opts_t){.serve_deadline_ms = 5000, .beat_ms = 100});
+    connect_both();
+    ask(KEY, 0, PIECE);
+    ops->events(receiver, now_us, events, 64);
+    mem_stop(receiver, true);
+    ops->events(source, now_us, events, 64);
+    ops->set_token(source, 12);
+    for (uint64_t end_us = now_us + 4000 * MS; now_us < end_us; now_us += 100 * MS)
+        while (ops->deadline(source) <= now_us) ops->events(source, now_us, events, 64);
+    mem_stop(receiver, false);
+    cr_assert_eq(settle(), 1);
+    cr_assert(events[0].kind == TR_ARRIVED && is_equal(0, PIECE));
+    for (int i = 0; i < 3; i++, now_us += 2000 * MS) settle();
+    cr_assert_null(conn_of_token(source, 22));
+    tear_down();
+}
+
+/* The memory is the caller's again at once, whether or not the peer takes the goodbye. */
+Test(mem_rendezvous, a_connection_that_ends_with_a_receive_open_is_cut)
+{
+    mem_hold(source, now_us + 60000 * MS);
+    ask(KEY, 0, PIECE);
+    settle();
+    cr_assert_not(ops->idle(receiver, into));
+    let_linger(receiver);
+    mem_stop(source, true);
+    ops->drop_peer(receiver, 11);
+    ops->events(receiver, now_us, events, 64);
+    cr_assert(ops->idle(receiver, into));
+    mem_stop(source, false);
+}
+
 static uint64_t random_u64(void)
 {
     return (uint64_t)rand() << 42 ^ (uint64_t)rand() << 21 ^ (uint64_t)rand();
