@@ -111,7 +111,7 @@ bool round_waits(const round_t *r, uint32_t watcher);
 
 /* ---- a holder ---- */
 
-typedef enum { CLAIM_WAITING, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD, CLAIM_STATES } claim_state_t;
+typedef enum { CLAIM_WAITING, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD } claim_state_t;
 typedef struct {
     content_id_t id;
     claim_state_t state;

@@ -7,7 +7,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-enum { MEMBERS = 3, BYTES = 80000000, EVENTS = ROUND_TIME + 1, HELD_MOST = 3 };
+/* PASS: so much time passes that a good verdict is not believed any more. */
+enum { MEMBERS = 3, BYTES = 80000000, PASS = ROUND_TIME + 1, EVENTS = PASS + 1, HELD_MOST = 3 };
 
 static const content_id_t ID = {.identity = {1}, .generation = 7, .manifest = {{9}}};
 
@@ -158,10 +159,18 @@ typedef struct {
     round_t round;
     uint8_t good, bad, held; /* verdicts that count, and how often one was held */
     bool is_doubted;         /* a bad one was ever given */
+    uint64_t now_us;
 } world_t;
 typedef struct {
-    uint8_t state, states[MEMBERS], orders[MEMBERS], next, good, bad, held, is_doubted, is_due;
+    uint8_t state, states[MEMBERS], orders[MEMBERS], next, good, bad, held, is_doubted, is_due, is_later,
+        is_old;
 } seen_t;
+
+/* The good verdict is too old for one that comes now. */
+static bool is_old(const world_t *w)
+{
+    return w->round.state == ROUND_VERIFIED && w->now_us - w->round.verified_us >= ROUND_FRESH_US;
+}
 
 static seen_t key_of(const world_t *w)
 {
@@ -171,7 +180,9 @@ static seen_t key_of(const world_t *w)
                 .bad = w->bad,
                 .held = w->held,
                 .is_doubted = w->is_doubted,
-                .is_due = w->round.due_us != CLOCK_NEVER};
+                .is_due = w->round.due_us != CLOCK_NEVER,
+                .is_later = w->now_us > 0,
+                .is_old = is_old(w)};
     for (int i = 0; i < MEMBERS; i++) {
         k.states[i] = (uint8_t)w->round.members[i].state;
         k.orders[i] = (uint8_t)w->round.members[i].order;
@@ -188,8 +199,19 @@ static void step(world_t *w, round_event_t event, uint32_t member)
     w->good += event == ROUND_GOOD && has_no_verdict;
     w->bad += event == ROUND_BAD && (has_no_verdict || was == MEMBER_GOOD);
     w->is_doubted |= w->bad > 0;
-    bool was_verifying = w->round.state == ROUND_VERIFYING;
-    round_act_t act = round_step(&w->round, event, member, event == ROUND_TIME ? w->round.due_us : 0);
+    bool was_verifying = w->round.state == ROUND_VERIFYING, was_old = is_old(w);
+    bool was_verified = w->round.state == ROUND_VERIFIED;
+    uint64_t now_us = event == ROUND_TIME && w->round.due_us > w->now_us ? w->round.due_us : w->now_us;
+    round_act_t act = round_step(&w->round, event, member, now_us);
+    bool is_anew = was_verified && w->round.state == ROUND_VERIFYING;
+    cr_assert_eq(is_anew, event == ROUND_HELD && was_old);
+    if (is_anew) w->good = 0; /* it says nothing about the bytes of now */
+    if (is_anew)
+        for (uint32_t i = 0; i < MEMBERS; i++) {
+            round_member_t state = w->round.members[i].state;
+            cr_assert(state == MEMBER_ASKED || state == MEMBER_NONE || state == MEMBER_GOOD,
+                      "those that use it are not waited for");
+        }
     if (act.is_any && act.note == NOTE_VERIFY && was_verifying && !w->is_doubted)
         cr_assert_eq(w->round.members[act.watcher].state, MEMBER_ASKED);
     if (act.is_any && act.note == NOTE_VERIFIED) cr_assert(w->good && !w->is_doubted);
@@ -217,7 +239,7 @@ Test(rounds, all_interleavings_of_three_holders)
     static world_t worlds[MOST];
     static seen_t keys[MOST];
     uint32_t count = 1;
-    unsigned verified = 0, spoiled = 0;
+    unsigned verified = 0, spoiled = 0, later = 0;
     worlds[0].round = begun();
     keys[0] = key_of(&worlds[0]);
     for (uint32_t at = 0; at < count; at++) {
@@ -226,7 +248,9 @@ Test(rounds, all_interleavings_of_three_holders)
                 world_t w = worlds[at];
                 if (e == ROUND_HELD && w.held == HELD_MOST) continue;
                 if (e == ROUND_TIME && (m || w.round.due_us == CLOCK_NEVER)) continue;
-                step(&w, (round_event_t)e, m);
+                if (e == PASS && (m || w.now_us)) continue;
+                if (e == PASS) w.now_us = ROUND_FRESH_US;
+                else step(&w, (round_event_t)e, m);
                 check(&w);
                 seen_t key = key_of(&w);
                 uint32_t i = 0;
@@ -237,10 +261,12 @@ Test(rounds, all_interleavings_of_three_holders)
                 worlds[count++] = w;
                 verified += w.round.state == ROUND_VERIFIED;
                 spoiled += w.round.state == ROUND_SPOILED;
+                later += w.now_us && w.round.state == ROUND_VERIFYING && w.round.next > 1;
             }
     }
     cr_log_info("%u worlds", count);
-    cr_assert(verified > 10 && spoiled > 10, "%u verified, %u spoiled", verified, spoiled);
+    cr_assert(verified > 10 && spoiled > 10 && later > 10, "%u verified, %u spoiled, %u later", verified,
+              spoiled, later);
 }
 
 /* ---- at a holder ---- */
