@@ -408,14 +408,20 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
     return status;
 }
 
-/* A user who set UCX's own variable for address families has the last word. */
-static void restrict_families(device_addresses_t *addresses)
+/* A user who set UCX's own variable for address families has the last word. It is read once: the application
+ * may set variables while the loop's thread looks at addresses. */
+static void read_families(ucx_t *u)
 {
-    const char *wanted = getenv("UCX_TCP_AF_PRIO");
-    if (!wanted) return;
-    bool six_first = !strncasecmp(wanted, "inet6", 5);
+    const char *given = getenv("UCX_TCP_AF_PRIO");
+    error_text(u->families, sizeof u->families, given ? given : "");
+}
+
+static void restrict_families(const ucx_t *u, device_addresses_t *addresses)
+{
+    if (!u->families[0]) return;
+    bool six_first = !strncasecmp(u->families, "inet6", 5);
     device_family_t first = six_first ? DEVICE_INET6 : DEVICE_INET, second = !first;
-    bool has_second = strchr(wanted, ',') != NULL;
+    bool has_second = strchr(u->families, ',') != NULL;
     if (addresses->of[first].family || !has_second) addresses->of[second] = (device_address_t){0};
 }
 
@@ -610,7 +616,8 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
         pthread_sigmask(SIG_SETMASK, &all, &before);
         u->fd = epoll_create1(EPOLL_CLOEXEC);
         device_addresses(u->device, &now);
-        restrict_families(&now);
+        read_families(u);
+        restrict_families(u, &now);
         bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
         ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
         if (status == UCS_OK) status = make_planes(u, &now, u->planes);
@@ -659,7 +666,7 @@ static bool ucx_moved(transfer_t *t, device_addresses_t *ret_now)
     device_addresses_t had;
     ucx_addresses(u, &had);
     if (!device_moved(u->device, &had, ret_now)) return false;
-    restrict_families(ret_now);
+    restrict_families(u, ret_now);
     return is_different(&had.of[DEVICE_INET], &ret_now->of[DEVICE_INET]) ||
            is_different(&had.of[DEVICE_INET6], &ret_now->of[DEVICE_INET6]);
 }

@@ -84,6 +84,7 @@ typedef struct ucx {
     bool rendezvous;
     uint32_t close_ms; /* for sends in flight, when closing */
     char device[64];
+    char families[32];   /* UCX_TCP_AF_PRIO as it was when this was opened; "": not set */
     receive_t *receives; /* by index of the ask */
 } ucx_t;
 
