@@ -428,7 +428,6 @@ static void fail_verification(download_t *p, int code, const heddle_error_t *why
 static void check_manifest(download_t *p, uint64_t now_us)
 {
     const announced_part_t *a = p->part;
-    uint64_t offset = manifest_offset(a->payload_bytes);
     heddle_error_t why;
     int rc = verify_fetched_manifest(a, p->slot->region->view, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
@@ -458,10 +457,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
         return;
     }
-    /* The gap between payload and manifest has no digest, and a slot's memory may have other bytes there. */
-    uint8_t *base = p->slot->region->base;
-    memset(base + a->payload_bytes, 0, offset - a->payload_bytes);
-    serve_early(p, offset, a->manifest_bytes);
+    serve_early(p, manifest_offset(a->payload_bytes), a->manifest_bytes);
     fetch_chunks(p, now_us);
 }
 
