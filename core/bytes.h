@@ -18,10 +18,6 @@ typedef struct {
 } bytes_t;
 
 static inline bytes_t bytes_of(const void *data, size_t bytes) { return (bytes_t){data, bytes}; }
-static inline bool bytes_equal(bytes_t a, bytes_t b)
-{
-    return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.data, b.data, a.bytes) == 0);
-}
 
 /* Little-endian scalars at any alignment. */
 static inline uint16_t le16_get(const void *p)

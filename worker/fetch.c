@@ -890,12 +890,6 @@ bool fetch_is_late(const fetch_t *f, uint64_t token)
     return at >= 0 && f->known[at].state == SOURCE_LATE;
 }
 
-bool fetch_was_left(const fetch_t *f, uint64_t token)
-{
-    int at = find(f, token);
-    return at >= 0 && f->known[at].is_slow;
-}
-
 static bool is_lost(const known_t *s) { return s->state != SOURCE_LIVE && s->state != SOURCE_RESTING; }
 
 /* Those of the list, which the broker would name again, then the others from the end: most of them became

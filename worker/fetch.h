@@ -149,8 +149,6 @@ piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
 /* It did not answer in time, and its connection still stands. */
 bool fetch_is_late(const fetch_t *f, uint64_t token);
-/* It is slow: asks moved from it to a faster one. */
-bool fetch_was_left(const fetch_t *f, uint64_t token);
 /* Tokens of sources that are late, lost or quarantined, those of the list first; returns how many (at most
  * cap). */
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap);

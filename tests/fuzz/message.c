@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control messages: a frame as it comes from a socket.  What is decoded can be encoded, in no more
  * bytes, and means the same. */
+#include "tests/lib/bytes_equal.h"
 #include "proto/msg.h"
 #include "tests/fuzz/fuzz.h"
 

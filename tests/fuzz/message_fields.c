@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control messages from the other side: a struct with anything in it.  What is encoded can be decoded,
  * and means the same. */
+#include "tests/lib/bytes_equal.h"
 #include "tests/fuzz/fields.h"
 
 static const char *const NAMES[] = {"policy", "w-1", "tenant.42", "", "../x"};

@@ -5,6 +5,7 @@
 #ifndef TESTS_FUZZ_ROWS_H
 #define TESTS_FUZZ_ROWS_H
 
+#include "tests/lib/bytes_equal.h"
 #include "../unit/broker_rig.h"
 #include "broker/store/store_row.h"
 

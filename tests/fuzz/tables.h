@@ -3,6 +3,7 @@
 #ifndef TESTS_FUZZ_TABLES_H
 #define TESTS_FUZZ_TABLES_H
 
+#include "tests/lib/bytes_equal.h"
 #include "core/limits.h"
 #include "formats/manifest.h"
 #include "formats/safetensors.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* | u8 which | text |: what people and environments write: names, references, labels, digests,
  * durations, sizes, quorums, endpoints; and what cuts or cleans foreign text. */
+#include "tests/lib/bytes_equal.h"
 #include "core/errors.h"
 #include "core/names.h"
 #include "core/units.h"

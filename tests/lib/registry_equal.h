@@ -3,6 +3,7 @@
 #ifndef TESTS_REGISTRY_EQUAL_H
 #define TESTS_REGISTRY_EQUAL_H
 
+#include "tests/lib/bytes_equal.h"
 #include "broker/registry/registry.h"
 
 #include <string.h>

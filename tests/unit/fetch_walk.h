@@ -175,6 +175,14 @@ static uint64_t open_ask(uint32_t piece, uint64_t token)
     return fetch_piece(f, piece, &at) == PIECE_ASKED && at == token ? ask_of[piece] : UINT64_MAX;
 }
 static bool land(uint32_t piece, uint64_t token) { return fetch_land(f, piece, open_ask(piece, token), now); }
+/* Asks moved from it to a faster one. */
+static bool was_left(uint64_t token)
+{
+    uint64_t slow[64];
+    int count = fetch_blamed(f, BLAME_SLOW, slow, 64);
+    while (count > 0 && slow[count - 1] != token) count--;
+    return count > 0;
+}
 static bool is_good(uint32_t piece) { return fetch_piece(f, piece, NULL) == PIECE_GOOD; }
 static uint32_t count_good(uint32_t count)
 {
@@ -273,8 +281,7 @@ static void take_actions(world_t *w)
     uint32_t late = 0; /* a bit for each: several may be late, or left, at a time */
     for (int i = 0; i < act_count; i++) {
         const action_t *a = &acts[i];
-        bool is_of_late =
-            a->kind == FA_DROP_ASK && (fetch_is_late(f, a->token) || fetch_was_left(f, a->token));
+        bool is_of_late = a->kind == FA_DROP_ASK && (fetch_is_late(f, a->token) || was_left(a->token));
         if (is_of_late) late |= 1u << (a->token - 1);
         w->drops += a->kind == FA_DROP_ASK && !is_of_late;
         HOLDS(!w->done && !w->failed);

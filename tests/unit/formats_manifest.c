@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layout, manifest, h1: what they give, and what they refuse. */
+#include "tests/lib/bytes_equal.h"
 #include "core/limits.h"
 #include "formats/manifest.h"
 #include "formats/tensor.h"

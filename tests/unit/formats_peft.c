@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PEFT directories: what is read comes out identical; every bad input is refused with what, where, expected, found, hint. */
+#include "tests/lib/bytes_equal.h"
 #include "core/digest.h"
 #include "core/errors.h"
 #include "core/limits.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers of safetensors files: what upstream writes is read and written back byte by byte; what is wrong is refused. */
+#include "tests/lib/bytes_equal.h"
 #include "core/limits.h"
 #include "formats/safetensors.h"
 

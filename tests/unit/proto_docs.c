@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* docs/protocol.md tells what the tables of fields say: each message with its number and who sends it, each
  * key with its kind and limit, in order, and no key besides. */
+#include "tests/lib/bytes_equal.h"
 #include "proto_sample.h"
 
 #include <ctype.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control messages: every message, every field, and what must be refused. */
+#include "tests/lib/bytes_equal.h"
 #include "core/errors.h"
 #include "proto_sample.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bodies of reports, and the error object of every command. */
+#include "tests/lib/bytes_equal.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "proto/value.h"

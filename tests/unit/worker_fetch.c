@@ -1108,10 +1108,10 @@ static void leaves_the_first(void)
     uint32_t some[16], count = lent_some(2, some);
     cr_assert_eq(count, 4);
     for (uint32_t i = 0; i < count; i++) {
-        cr_assert_not(fetch_was_left(f, 1));
+        cr_assert_not(was_left(1));
         good(some[i], 2);
     }
-    cr_assert(fetch_was_left(f, 1));
+    cr_assert(was_left(1));
     uint64_t drops = 0;
     for (int i = 0; i < act_count; i++) {
         drops += acts[i].kind == FA_DROP_ASK;
@@ -1212,7 +1212,7 @@ Test(fetch, the_one_that_answered_is_not_left, .fini = stop_slow)
     cr_assert_gt(count, 0);
     sources(2, (uint64_t[]){2, 1});
     for (uint32_t i = 0; i < count; i++) good(some[i], 2);
-    cr_assert(!fetch_was_left(f, 1) && !fetch_was_left(f, 2));
+    cr_assert(!was_left(1) && !was_left(2));
     cr_assert_eq(moved_count(), 0);
 }
 
@@ -1225,7 +1225,7 @@ Test(fetch, a_source_is_left_for_what_was_lent_in_its_place, .fini = stop_slow)
     cr_assert_gt(count, 0);
     sources(3, (uint64_t[]){3, 1, 2});
     for (uint32_t i = 0; i < count; i++) good(some[i], 2);
-    cr_assert(!fetch_was_left(f, 1) && !fetch_was_left(f, 3), "they were lent in place of 1, not of 3");
+    cr_assert(!was_left(1) && !was_left(3), "they were lent in place of 1, not of 3");
 }
 
 /* It has a piece earlier, and sends no more of them than the first one does: the link of one of the two, or of
@@ -1244,7 +1244,7 @@ Test(fetch, one_that_has_pieces_earlier_and_is_no_faster_is_not_turned_to, .fini
         cr_assert(acts[i].kind == FA_DROP_ASK && acts[i].token == 2, "what has not come goes back");
         cr_assert_eq(acts[i].piece, some[2 + i]);
     }
-    cr_assert(!fetch_was_left(f, 1) && !blamed_slow(1));
+    cr_assert(!was_left(1) && !blamed_slow(1));
     cr_assert_eq(moved_count(), 0);
     for (int i = 0; i < 20; i++) {
         good_of_first();
@@ -1263,7 +1263,7 @@ Test(fetch, one_that_takes_the_own_link_for_itself_is_no_faster, .fini = stop_sl
         now += 8 * MS;
         good(some[i], 2);
     }
-    cr_assert(!fetch_was_left(f, 1) && !blamed_slow(1));
+    cr_assert(!was_left(1) && !blamed_slow(1));
 }
 
 /* A piece beyond the window, as the pieces of the window say nothing: a good chain has as many between two of
@@ -1284,9 +1284,9 @@ Test(fetch, where_pieces_are_large_one_is_lent_from_beyond_the_window, .fini = s
     good(lent, 2);
     cr_assert_eq(lent_some(2, some), 2);
     good(some[0], 2);
-    cr_assert_not(fetch_was_left(f, 1));
+    cr_assert_not(was_left(1));
     good(some[1], 2);
-    cr_assert(fetch_was_left(f, 1));
+    cr_assert(was_left(1));
     uint64_t asks = ask_count;
     for (uint32_t p = 0; p < 400; p++)
         if (!is_good(p)) good(p, 2);
@@ -1331,7 +1331,7 @@ Test(fetch, a_slow_source_is_left_for_one_that_has_all, .fini = stop_slow)
     uint32_t count = lent_some(2, some);
     cr_assert_eq(count, 4);
     for (uint32_t i = 0; i < count; i++) {
-        cr_assert_not(fetch_was_left(f, 1));
+        cr_assert_not(was_left(1));
         now += 4 * MS;
         good(some[i], 2);
     }
@@ -1366,7 +1366,7 @@ Test(fetch, a_source_that_has_all_and_is_no_faster_is_lent_few_pieces, .fini = s
         cr_assert_eq(lent_to(2), NO);
     }
     cr_assert(lent_count >= 2 && lent_count <= 3, "%u of 150", lent_count);
-    cr_assert_not(fetch_was_left(f, 1));
+    cr_assert_not(was_left(1));
     cr_assert_eq(moved_count(), 0);
 }
 
@@ -1386,14 +1386,14 @@ Test(fetch, one_that_sends_now_and_then_is_left_for_one_that_has_all, .fini = st
 {
     begin_whole(24);
     uint32_t left = 24;
-    for (uint32_t p = 0; !fetch_was_left(f, 1) && p < 6; p++, left--) {
+    for (uint32_t p = 0; !was_left(1) && p < 6; p++, left--) {
         for (int i = 0; i < 20; i++) {
             now += 49 * MS;
             beat(1);
         }
         now += 20 * MS;
         good(p, 1);
-        for (uint32_t lent = 0; lent < 24 && !fetch_was_left(f, 1); lent++) {
+        for (uint32_t lent = 0; lent < 24 && !was_left(1); lent++) {
             uint64_t from = 0;
             if (fetch_piece(f, lent, &from) != PIECE_ASKED || from != 2) continue;
             now += MS;
@@ -1402,7 +1402,7 @@ Test(fetch, one_that_sends_now_and_then_is_left_for_one_that_has_all, .fini = st
             lent = 0;
         }
     }
-    cr_assert(fetch_was_left(f, 1));
+    cr_assert(was_left(1));
     cr_assert_geq(left, 16);
 }
 
@@ -1410,20 +1410,20 @@ Test(fetch, one_that_sends_now_and_then_is_left_for_one_that_has_all, .fini = st
 Test(fetch, one_that_drips_from_the_start_is_left, .fini = stop_slow)
 {
     begin_whole(400);
-    for (uint32_t p = 0; p < 3 && !fetch_was_left(f, 1); p++) {
+    for (uint32_t p = 0; p < 3 && !was_left(1); p++) {
         for (int i = 0; i < 100; i++) {
             now += 50 * MS;
             beat(1);
         }
         good(p, 1);
-        for (uint32_t lent = 0; lent < 400 && !fetch_was_left(f, 1); lent++) {
+        for (uint32_t lent = 0; lent < 400 && !was_left(1); lent++) {
             uint64_t from = 0;
             if (fetch_piece(f, lent, &from) != PIECE_ASKED || from != 2) continue;
             now += MS;
             good(lent, 2);
         }
     }
-    cr_assert(fetch_was_left(f, 1));
+    cr_assert(was_left(1));
     cr_assert_eq(blamed_slow(1), 1);
 }
 
@@ -1461,13 +1461,13 @@ Test(fetch, at_the_end_no_piece_waits_for_a_source_that_sends_now_and_then, .fin
     uint32_t open = first_sends_all();
     cr_assert_gt(open, 4);
     uint64_t idle_us = now;
-    while (now < idle_us + SECOND && !fetch_was_left(f, 2)) {
+    while (now < idle_us + SECOND && !was_left(2)) {
         now += 10 * MS;
         beat(2);
         tick();
-        if (now - idle_us < 20 * MS * open) cr_assert_not(fetch_was_left(f, 2), "1 would need as long");
+        if (now - idle_us < 20 * MS * open) cr_assert_not(was_left(2), "1 would need as long");
     }
-    cr_assert(fetch_was_left(f, 2));
+    cr_assert(was_left(2));
     cr_assert_eq(moved_from[2][MOVED_SLOW], open);
     cr_assert_eq(blamed_slow(2), 1);
     cr_assert_eq(first_sends_all(), 0);
