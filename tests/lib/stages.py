@@ -12,6 +12,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +31,11 @@ class Stage:
     after: tuple = ()       # names of stages
 
 
+def cpu_of_children_s():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Running:
     """A stage that has begun: the child process of its present command, and the file of its output."""
 
@@ -37,7 +43,7 @@ class Running:
         self.stage, self.start, self.next, self.skips = stage, time.monotonic(), 0, []
         self.log = folder / (re.sub(r"\W+", "-", stage.name).strip("-") + ".log")
         self.log.unlink(missing_ok=True)
-        self.code = None
+        self.code, self.cpu_s = None, 0.0
         self.begin_next()
 
     def begin_next(self):
@@ -57,9 +63,11 @@ class Running:
 
     def has_ended(self):
         """Begins the next command where one has passed.  When it returns true, `code` is the stage's."""
+        before_s = cpu_of_children_s()
         code = self.child.poll()
         if code is None:
             return False
+        self.cpu_s += cpu_of_children_s() - before_s    # of this child, with all that it waited for
         self.note_skips(code)
         self.next += 1
         if code in (0, SKIPPED) and self.next < len(self.stage.commands):
@@ -135,9 +143,11 @@ class Run:
 
     def closing(self):
         for r in self.done:
-            self.say(f"  {r.took_s:5.0f} s  {r.stage.name}")
+            self.say(f"  {r.took_s:5.0f} s, {r.cpu_s:5.0f} s of CPU  {r.stage.name}")
+        cpu_s = sum(r.cpu_s for r in self.done)
         skips = [f"{r.stage.name}: {skip}" for r in self.done for skip in r.skips]
-        self.say(f"all {len(self.done)} stages passed in {self.elapsed():.0f} s{', but:' if skips else ''}")
+        self.say(f"all {len(self.done)} stages passed in {self.elapsed():.0f} s, {cpu_s:.0f} s of CPU"
+                 f"{', but:' if skips else ''}")
         for skip in skips:
             self.say(f"  {skip}")
 

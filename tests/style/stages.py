@@ -42,7 +42,14 @@ def passes():
     check(code == 0 and "all 3 stages passed" in said, "stages that pass", said)
     check(re.search(r"== a \(.*\)\none\ntwo\n", said), "the output of a stage is in one piece", said)
     check(said.index("== a ") < said.index("-- b: started"), "b comes after a", said)
-    check(re.search(r"^ +\d+ s  a$", said, re.M), "the closing lines have the time of each stage", said)
+    check(re.search(r"^ +\d+ s, +\d+ s of CPU  a$", said, re.M), "the time of each stage is at the end", said)
+
+
+def counts():
+    busy = sh("(ulimit -t 1; while :; do :; done) 2>/dev/null; true")
+    code, said = outcome([Stage("busy", [busy, sh("true")]), Stage("idle", [sh("sleep 1")])])
+    said_so = (r"[12] s of CPU  busy$", r" 0 s of CPU  idle$", r"passed in \d+ s, [12] s of CPU$")
+    check(code == 0 and all(re.search(line, said, re.M) for line in said_so), "CPU time of each stage", said)
 
 
 def fails():
@@ -95,9 +102,9 @@ def refuses():
     check(code == 1 and "wait for one another" in said, "a circle is a failure", said)
 
 
-for case in (passes, fails, dies, skips, lanes, refuses):
+for case in (passes, counts, fails, dies, skips, lanes, refuses):
     case()
 table = (ROOT / "tests/run").read_text()
 missing = [runner for runner in RUNNERS if f'"{runner}"' not in table]
 check(not missing, f"tests/run does not run {', '.join(missing)}")
-print(f"stages: 6 cases, {len(RUNNERS)} runners in tests/run")
+print(f"stages: 7 cases, {len(RUNNERS)} runners in tests/run")
