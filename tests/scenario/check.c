@@ -183,16 +183,26 @@ static void check_broker(world_t *w)
     if (!b->txn.is_open && b->waiting) world_fail(w, "a request waits for no transaction");
 }
 
+static void check_inbox(world_t *w, const actor_t *a)
+{
+    if (a->inbox_count > LIMIT_QUEUE_FRAMES + 2)
+        world_fail(w, "I9: %u frames wait for %s", a->inbox_count, a->name);
+}
+
+/* A client changes its own state, and what waits for the broker. */
+void check_actor(world_t *w, actor_t *a)
+{
+    if (w->is_dying) return;
+    check_inbox(w, a);
+    check_inbox(w, w->host);
+    if (a->worker) check_worker(w, a);
+    if (a->kind == ACTOR_TRAINER) check_acknowledged(w, a);
+}
+
 void check_all(world_t *w)
 {
     if (w->is_dying) return;
-    for (uint32_t i = 0; i < w->actor_count; i++) {
-        actor_t *a = w->actors[i];
-        if (a->inbox_count > LIMIT_QUEUE_FRAMES + 2)
-            world_fail(w, "I9: %u frames wait for %s", a->inbox_count, a->name);
-        if (a->worker) check_worker(w, a);
-        if (a->kind == ACTOR_TRAINER) check_acknowledged(w, a);
-    }
+    for (uint32_t i = 0; i < w->actor_count; i++) check_actor(w, w->actors[i]);
     if (w->broker) check_broker(w);
 }
 

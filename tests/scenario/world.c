@@ -467,7 +467,7 @@ static bool give_mail(actor_t *a, mail_t *m)
         PRODUCT(a->ops->session(a->node, &event, w->now_us));
     }
     free(m);
-    check_all(w);
+    check_actor(w, a);
     return true;
 }
 
@@ -479,7 +479,7 @@ static bool give_transfer(actor_t *a)
     PRODUCT(count = transfer_mem_ops.events(a->t, a->w->now_us, events, TURN_EVENTS));
     for (int i = 0; i < count; i++) {
         PRODUCT(a->ops->transfer(a->node, &events[i], a->w->now_us));
-        check_all(a->w);
+        check_actor(a->w, a);
     }
     return count > 0;
 }
@@ -511,13 +511,13 @@ static void client_turn(actor_t *a)
     if (a->is_readable) PRODUCT(a->ops->readable(a->node));
     a->is_readable = false;
     PRODUCT(due_us = a->ops->tick(a->node, w->now_us));
-    check_all(w);
+    check_actor(w, a);
     bool busy = false;
     mail_t *m;
     for (int i = 0; i < TURN_FRAMES && (m = arrived(a)); i++) busy |= give_mail(a, m);
     busy |= give_transfer(a);
     busy |= work(a);
-    check_all(w);
+    check_actor(w, a);
     uint64_t done = a->event_done;
     if (a->kind == ACTOR_WORKER) worker_app(a);
     if (a->kind == ACTOR_TRAINER) trainer_turn(a);

@@ -8,8 +8,9 @@
  *   client turn   tick -> frames that arrived -> transfer events -> one piece of work   (client/shell.c)
  *   broker turn   tick -> frames that arrived -> flush                           (broker/main_daemon.c)
  *
- * After every one of these steps check_all() looks at everything (check.c), and again at each record that
- * the broker makes durable.  A failure ends the test with the seed, the time and a picture of the world.
+ * After every one of these steps what it may have changed is looked at (check.c): after one of a client that
+ * client, after one of the broker everything, and again at each record that the broker makes durable.  A
+ * failure ends the test with the seed, the time and a picture of the world.
  *
  * The broker's store confirms at once, or late by HEDDLE_TEST_STORE=late: each scenario runs with both.  A
  * broker that is killed before the confirmation finds its records in the store, or does not.
@@ -313,7 +314,8 @@ void world_records_forget(struct stored **list);
 void world_load(world_t *w, struct stored *records);
 
 /* ---- check.c ---- */
-void check_all(world_t *w);
+void check_all(world_t *w);               /* after a step of the broker */
+void check_actor(world_t *w, actor_t *a); /* after one of a client: no other has changed */
 void check_record(world_t *w, const record_t *r); /* before it is taken */
 void check_restart(world_t *w);                   /* memory of the broker equals what is stored */
 /* Around a frame that the broker gets, and one that a worker gets: a stale token changes nothing. */

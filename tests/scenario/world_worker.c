@@ -91,7 +91,7 @@ void worker_app(actor_t *a)
         if (a->conf.app == APP_NONE || a->conf.app == APP_SILENT) continue;
         if (e->type == HEDDLE_EVENT_ARRIVED) answer_arrived(a, e->version);
         if (e->type == HEDDLE_EVENT_COMMIT) answer_commit(a, e->version);
-        check_all(a->w);
+        check_actor(a->w, a);
     }
 }
 

@@ -2,7 +2,7 @@
 /* tests/torture/plays.h: pieces of a cluster's life, each with a moment before it in which nothing fails.
  *
  *   prepare   nothing fails
- *   act       anything may fail; nothing is demanded but what check_all() looks at after every step
+ *   act       anything may fail; nothing is demanded but what is looked at after every step (scenario/check.c)
  *   converge  nothing fails any more: everybody comes back, what was asked is asked again and done, what
  *             was acknowledged is decided one way or the other, and a new version is served by all
  *
