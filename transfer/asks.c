@@ -43,6 +43,8 @@ static void leave(transfer_t *t, ask_t *a)
 {
     conn_t *c = a->conn;
     c->asks_open--;
+    bool is_answered = a->state != ASK_GATHERED;
+    if (is_answered && c->asks_open == c->gathered_count) c->owed_us = 0;
     if (a->state != ASK_RECEIVING) {
         ask_free(t, a);
         return;

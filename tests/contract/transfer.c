@@ -414,6 +414,25 @@ Test(transfer, a_receiver_that_takes_back_what_it_requested_stays)
     rig_close(r);
 }
 
+/* All that was requested has come, or was refused. */
+Test(transfer, a_connection_that_owes_nothing_stays)
+{
+    rig_t *r = rig_open(2, 1u << 20, &(transfer_opts_t){.serve_deadline_ms = 300});
+    rig_connect(r, KEY);
+    rig_pass(r, 1000000);
+    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE) + rig_events(r, 1, TR_PEER_GONE), 0);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    rig_pass(r, 1000000);
+    r->ops->unshare(r->nodes[0].t, KEY);
+    uint64_t refused = rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_events, 1, 2, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, refused)->kind, TR_REFUSED);
+    rig_pass(r, 1000000);
+    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE) + rig_events(r, 1, TR_PEER_GONE), 0);
+    rig_close(r);
+}
+
 /* As a process that was stopped, or whose loop had nothing to do. */
 Test(transfer, who_did_nothing_for_long_blames_nobody_for_what_it_sends_then)
 {
