@@ -263,7 +263,8 @@ static bool has_role(const auth_key_t *k, const char *role)
 
 /* The roles as one text, each of them once: those that the live key `known` has (NULL: none), then those that
  * are asked for, in the order given. */
-static int join_roles(const key_ask_t *ask, const auth_key_t *known, buf_t *out, heddle_error_t *error)
+static int check_and_join_roles(const key_ask_t *ask, const auth_key_t *known, buf_t *out,
+                                heddle_error_t *error)
 {
     uint32_t count = known ? known->grant_count : 0;
     if (ask->role_count == 0 || ask->role_count > LIMIT_ROLES) {
@@ -367,7 +368,7 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     const auth_key_t *known = auth_key(a, ask->public_key), *live = auth_is_live(known) ? known : NULL;
     write_name(a, ask, known, name);
     const auth_key_t *other = auth_named(a, name);
-    rc = join_roles(ask, live, &roles, error);
+    rc = check_and_join_roles(ask, live, &roles, error);
     bool is_renamed = live && ask->name[0] && strcmp(live->name, ask->name) != 0;
     if (!rc && is_renamed)
         rc = refuse_conflict(live, "this key is there under another name",

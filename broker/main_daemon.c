@@ -275,7 +275,7 @@ static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 }
 
 /* Signals are read in the loop, so no handler interrupts a turn. */
-static int watch(daemon_t *d, heddle_error_t *error)
+static int set_up_loop(daemon_t *d, heddle_error_t *error)
 {
     sigset_t mine;
     sigemptyset(&mine);
@@ -306,8 +306,8 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);
     if (!rc) rc = admit(d, opts, error);
-    if (!rc) rc = main_keys_tell(&d->keys, d->endpoint, error);
-    if (!rc) rc = watch(d, error);
+    if (!rc) rc = main_keys_register(&d->keys, d->endpoint, error);
+    if (!rc) rc = set_up_loop(d, error);
     if (rc) daemon_close(&d);
     else *ret_daemon = d;
     return rc;

@@ -68,9 +68,9 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
 }
 
 /* Programs of this user find the broker's key by its endpoint, so that no operator has to copy it. */
-int main_keys_tell(const main_keys_t *k, const char *endpoint, heddle_error_t *error)
+int main_keys_register(const main_keys_t *k, const char *endpoint, heddle_error_t *error)
 {
-    if (k->has_keys) return keyring_tell_broker(&k->ring, endpoint, k->broker.public_key, error);
+    if (k->has_keys) return keyring_register_broker(&k->ring, endpoint, k->broker.public_key, error);
     keyring_forget_broker(&k->ring, endpoint); /* of one with keys that was here before */
     return HEDDLE_OK;
 }

@@ -26,6 +26,6 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
 /* The broker listens on the endpoint, so from now on this user's programs find its key there.  That note
  * is not removed at the end: another process that listens there later is met with that key, and is refused
  * unless it has it.  DATA_DIR. */
-int main_keys_tell(const main_keys_t *k, const char *endpoint, heddle_error_t *error);
+int main_keys_register(const main_keys_t *k, const char *endpoint, heddle_error_t *error);
 
 #endif

@@ -111,8 +111,9 @@ typedef struct txn {
 
 /* Commits what is in the broker's outbox, and takes txn->frame; no transaction is open.  OK: applied, and
  * the replies left.  AGAIN: it is open, and broker_committed ends it.  Else it was refused: the outbox is
- * empty, the asker was answered, *ret_error says why.  To be called last by a handler: what follows is in
- * the transaction. */
+ * empty, the asker was answered, *ret_error says why.  What follows from the records is done where they are
+ * applied, so a handler calls this last; one that commits no record, as for a repeated PUBLISH, does what
+ * follows itself. */
 int txn_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
 
 /* A copy of the frame in hand; NULL: no memory, and the asker has its error. */

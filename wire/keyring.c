@@ -533,7 +533,7 @@ static bool everywhere(const char *normal, int i, char ret_endpoint[300])
 
 /* A broker that listens on all addresses gets a second file under that name, because clients may dial any
  * address of the machine. */
-int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
+int keyring_register_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
 {
     char normal[300];
     normalize_endpoint(endpoint, normal, sizeof normal);

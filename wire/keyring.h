@@ -68,7 +68,7 @@ int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pa
 /* Registers the key of the broker that listens at the endpoint.  localhost and 127.0.0.1 are one endpoint.  A
  * broker that listens on all addresses is found at loopback, and at each address of this machine where no
  * other broker is known.  DATA_DIR. */
-int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
+int keyring_register_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
 /* NOT_FOUND: no key is registered · DATA_DIR: a file is there and cannot be read or is damaged, or the
  * directory cannot be searched; the caller must not connect without a key then. */

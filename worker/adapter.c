@@ -542,7 +542,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 
 /* Events of a read request come to the adapter that its cookie names; events of a peer come to every adapter.
  */
-void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
+void adapter_hear_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
     intake_transfer(&a->intake, event, now_us);
     follow_up(a, now_us);

@@ -57,7 +57,7 @@ void adapter_down(adapter_t *a, uint64_t now_us);
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us);
 /* STAGED, ACTIVATE, REJECT. */
 int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us);
-void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
+void adapter_hear_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
 /* Returns the next deadline. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
 /* One piece: of memory, of a digest, or of memory that is given back.  False: there is nothing to do. */

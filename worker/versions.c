@@ -702,7 +702,6 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         break;
     case VE_APP_ACTIVATE: rc = e ? on_app_activate(run, e) : HEDDLE_ERR_NOT_FOUND; break;
     case VE_APP_REJECT: rc = e ? on_app_reject(run, e) : HEDDLE_ERR_NOT_FOUND; break;
-    case VE_EVENT_COUNT: break;
     }
     if (rc) return rc;
     if (s->up) apply_decided(run);

@@ -189,8 +189,7 @@ typedef enum {
     VE_DRAINED,
     VE_APP_STAGED,
     VE_APP_ACTIVATE,
-    VE_APP_REJECT,
-    VE_EVENT_COUNT
+    VE_APP_REJECT
 } versions_event_kind_t;
 
 typedef struct {

@@ -381,11 +381,11 @@ static void on_worker_transfer(void *self, const tr_event_t *event, uint64_t now
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
     if (event->kind == TR_ARRIVED || event->kind == TR_REFUSED) {
-        adapter_transfer(&n->adapters[cookie_adapter(event->cookie)], event, now_us);
+        adapter_hear_transfer(&n->adapters[cookie_adapter(event->cookie)], event, now_us);
         return;
     }
     /* About a peer or a share: each adapter may have to do with it. */
-    for (uint32_t i = 0; i < n->adapter_count; i++) adapter_transfer(&n->adapters[i], event, now_us);
+    for (uint32_t i = 0; i < n->adapter_count; i++) adapter_hear_transfer(&n->adapters[i], event, now_us);
 }
 
 static bool is_fetching(const worker_node_t *n)

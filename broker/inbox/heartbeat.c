@@ -4,9 +4,9 @@
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
 
-/* A version waits for a slot at this worker, which lists the kept versions that could go (spare).  If one
- * of them is no copy any more, its RETIRE is under way already and may free enough: nothing else is put
- * away until the next heartbeat. */
+/* A version waits for a slot at this worker, which lists the kept versions that could go (spare).  If the
+ * broker has no copy of one of them, its RETIRE is on its way and may free enough: nothing else is retired
+ * until the next heartbeat. */
 static void note_spare(const adapter_rollout_t *a, const member_t *member, const msg_progress_t *p)
 {
     member_sub_t *sub = member_sub(member, p->adapter);
@@ -24,9 +24,9 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
     for (uint32_t i = 0; i < p->spare_count; i++) track_touch(track_of(a, p->spare[i]));
 }
 
-/* The worker has begun and got nothing for the time of a heartbeat, or nothing of one half of the chunks,
- * because one that it is to fetch from fetches an older version first.  That one is no source of this
- * version any more: it may begin long after the others are done. */
+/* The worker has got nothing for the time of a heartbeat, or nothing of one half of the chunks, because a
+ * source of its list fetches an older version first.  That one is a source of this version no more, as it
+ * may begin long after the others are done. */
 static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
@@ -39,9 +39,9 @@ static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
     messages_mend_lists(s, t);
 }
 
-/* It stood still, for one, and is behind others that have all bytes by now: the rest comes to it from there,
- * so that the publisher's uplink carries the bytes once. */
-static void spare_publisher(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+/* A worker that fetches from the publisher, though others have all bytes by now, because it stood still for
+ * example: it gets the rest from them, so that the publisher's uplink carries the bytes once. */
+static void leave_publisher(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
     if (!plan_leave_publisher(&t->plan, c->token)) return;
     messages_send_sources(s, t, c, member);
@@ -62,7 +62,7 @@ static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat
         bool is_trouble = copy_heard_progress(t, c, p, s->v.now);
         copies_follow_switch(a, member, s->v.now);
         pass_over_queued(s, t, c);
-        spare_publisher(s, t, c, member);
+        leave_publisher(s, t, c, member);
         if (!is_trouble) continue;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
         events_message(e, c->code, "%s", p->message);
@@ -81,7 +81,7 @@ static void look_for_active(step_t *s, member_t *member)
 /* A message to this member was not sent, and it is not known which.  The member joins again, restates what
  * it has, and WELCOME brings it up to date.  If this error cannot be sent either, broker_send_outbox asks
  * for it again. */
-static void call_again(const call_t *c)
+static void ask_to_join_again(const call_t *c)
 {
     heddle_error_t error;
     uint64_t token = c->member->token;
@@ -107,5 +107,5 @@ void on_heartbeat(const call_t *c)
     step_t step = broker_step(b, c->now);
     if (c->member->role == ROLE_WORKER) hear_progress(&step, c->member, hb);
     if (c->member->role == ROLE_WORKER) look_for_active(&step, c->member);
-    if (c->member->needs_resync) call_again(c);
+    if (c->member->needs_resync) ask_to_join_again(c);
 }

@@ -137,7 +137,7 @@ static bool grow_chain(plan_t *p)
     return roomy != NULL;
 }
 
-static plan_station_t *new_station(plan_t *p, uint64_t place, const plan_key_t *key)
+static plan_station_t *add_station(plan_t *p, uint64_t place, const plan_key_t *key)
 {
     plan_station_t *station = calloc(1, sizeof *station);
     char *text = strdup(key->text);
@@ -200,7 +200,7 @@ bool plan_add(plan_t *p, const plan_member_t *m)
     bool ok = row && row->key.text && sorted_grow(&p->rows, p->count, &p->capacity) &&
               sorted_grow(&p->sources, p->count, &p->source_capacity) &&
               sorted_grow(&p->torn, p->count, &p->torn_capacity);
-    if (ok && is_new) station = new_station(p, m->place, &row->key);
+    if (ok && is_new) station = add_station(p, m->place, &row->key);
     ok = ok && station && sorted_grow(&station->rows, station->count, &station->capacity);
     if (ok && !p->is_begun && plan_key_order(&row->key, &station->key) < 0)
         ok = move_station(p, station, &row->key);

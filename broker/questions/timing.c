@@ -39,7 +39,7 @@ static reason_t reason_of(const answer_view_t *b, const track_t *t, const copy_r
 {
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
-    if (why_copy_follows(b, t, c)) return REASON_FOLLOWS;
+    if (why_place_has_bytes(b, t, c)) return REASON_FOLLOWS;
     bool is_from_publisher =
         sub && why_copy_is_fetching(t, c, sub) && t->publisher && sub->source == t->publisher;
     bool is_still = c->moved_us && b->now.us - c->moved_us > b->members->lease_us / 2;

@@ -26,7 +26,7 @@ static uint64_t bytes_by_now(const track_t *t, const copy_row_t *c, const member
     return bytes < most ? bytes : most;
 }
 
-bool why_copy_follows(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+bool why_place_has_bytes(const answer_view_t *b, const track_t *t, const copy_row_t *c)
 {
     uint64_t token;
     if (!c || c->bytes_done) return false;
@@ -43,7 +43,7 @@ bool why_copy_follows(const answer_view_t *b, const track_t *t, const copy_row_t
 static const member_t *fetcher_for(const answer_view_t *b, const track_t *t, const copy_row_t *c)
 {
     const member_t *first = membership_by_token(b->members, plan_waits_for(&t->plan, c->token));
-    return first && c->bytes_done && why_copy_follows(b, t, copy_of(t, first)) ? NULL : first;
+    return first && c->bytes_done && why_place_has_bytes(b, t, copy_of(t, first)) ? NULL : first;
 }
 
 /* A source has nothing that the copy lacks, but for what is on its way between the two: the window, and what

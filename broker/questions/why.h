@@ -27,7 +27,7 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
 bool why_copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub);
 /* It has nothing yet, and another worker of its host has bytes, and fetches on: it waits for that one, or was
  * woken beside it. */
-bool why_copy_follows(const answer_view_t *b, const track_t *t, const copy_row_t *c);
+bool why_place_has_bytes(const answer_view_t *b, const track_t *t, const copy_row_t *c);
 /* The copy whose bytes this one waits for, as far as heartbeats report: the first one along its sources that
  * does not wait for another itself.  NULL: it waits for none; it has what holds it up. */
 const copy_row_t *why_awaited(const answer_view_t *b, const track_t *t, const copy_row_t *c);

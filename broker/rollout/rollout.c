@@ -101,7 +101,7 @@ static void end_settling(step_t *s)
             track_touch(t);
         }
         if (lacked_slot || summary_lost_active(s->ro, a->row))
-            messages_wake_adapter(s, a); /* those that wait for a lost version are told */
+            messages_wake_adapter(s, a); /* workers that wait for a lost version are sent ABORT */
     }
 }
 
@@ -117,7 +117,7 @@ static void become_lost(step_t *s, track_t *t)
     /* As in `heddle status`: that an earlier version is gone, as when a job ends, is no failure. */
     bool is_failure = a->active == t->version || t->row == registry_newest(a);
     events_message(e, is_failure ? why.code : HEDDLE_OK, "%s", why.message);
-    if (a->active == t->version) messages_wake_adapter(s, t->of); /* those that wait for it are told */
+    if (a->active == t->version) messages_wake_adapter(s, t->of); /* the same */
     if (!a->held || a->active != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code,

@@ -313,9 +313,9 @@ static int keys_act(void)
     heddle_error_t e = {0};
     int rc = keyring_pair(&ring, "broker", &pair, &e);
     cr_assert(!rc || e.message[0]);
-    int told = keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e);
+    int told = keyring_register_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e);
     if (!told)
-        told = keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e); /* it knows already */
+        told = keyring_register_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e); /* it knows already */
     return rc ? rc : told;
 }
 

@@ -68,7 +68,7 @@ Test(credentials, a_ring_that_was_named_and_is_none_is_an_error)
 Test(credentials, known_broker_is_met_with_the_rings_own_key)
 {
     char made[KEY_TEXT];
-    cr_assert_eq(keyring_tell_broker(&ring, EP, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, EP, broker.public_key, &error), 0);
     cr_assert_eq(take("", "", "tcp://localhost:7700"), 0);
     cr_assert(is_secure && !keys.is_fixed && !strcmp(keys.broker_key, broker.public_key));
     cr_assert(ring_has_a_key() && keys.own.secret_key[0]);
@@ -83,7 +83,7 @@ Test(credentials, what_is_given_goes_before_the_environment_before_the_ring)
 {
     key_pair_t other;
     cr_assert_eq(key_make(&other, &error), 0);
-    cr_assert_eq(keyring_tell_broker(&ring, EP, other.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, EP, other.public_key, &error), 0);
     setenv("HEDDLE_BROKER_KEY", other.public_key, 1);
     setenv("HEDDLE_KEY", "/nowhere", 1);
     cr_assert_eq(take(broker.public_key, path_of("mine.key"), EP), 0, "%s", error.message);
@@ -130,8 +130,8 @@ Test(credentials, a_hint_names_a_broker_that_answers)
     cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &ended, &error), 0);
     snprintf(its_address, sizeof its_address, "%s", wire_endpoint(running));
     snprintf(gone, sizeof gone, "%s", wire_endpoint(ended));
-    cr_assert_eq(keyring_tell_broker(&ring, its_address, broker.public_key, &error), 0);
-    cr_assert_eq(keyring_tell_broker(&ring, gone, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, its_address, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, gone, broker.public_key, &error), 0);
     close_and_wait(&ended, gone);
     credentials_hint_elsewhere(EP, hint, &error);
     cr_assert(strstr(error.hint, its_address) && !strstr(error.hint, gone), "%s", error.hint);

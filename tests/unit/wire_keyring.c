@@ -339,12 +339,12 @@ Test(keys, full_disk_of_a_ring_is_no_space_and_stops_nobody_who_has_keys)
         cr_skip_test("needs root and a mount namespace");
     snprintf(ring.dir, sizeof ring.dir, "%s", dir);
     cr_assert_eq(keyring_pair(&ring, "broker.key", &read, &error), 0, "%s", error.message);
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0);
     fill(path_of("filler"));
     cr_assert_eq(keyring_pair(&ring, "broker.key", &read, &error), 0, "%s", error.message);
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0, "%s",
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0, "%s",
                  error.message);
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", other.public_key, &error),
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:1", other.public_key, &error),
                  HEDDLE_ERR_NO_SPACE, "%s", error.message);
     cr_assert(strstr(error.hint, "make room"), "%s", error.hint);
     cr_assert_eq(keyring_pair_unless(&ring, "client.key", &read, &is_barred, &error), HEDDLE_ERR_NO_SPACE);
@@ -358,7 +358,7 @@ Test(keys, of_many_known_brokers_the_oldest_go)
     keyring_t ring = ring_at("ring");
     key_pair_t pair = made();
     char name[128], key[KEY_TEXT];
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0);
     for (int i = 2; i <= MANY + 3; i++) {
         snprintf(name, sizeof name, "ring/brokers/tcp___127.0.0.1_%d.pub", i);
         snprintf(key, sizeof key, "x");
@@ -366,7 +366,7 @@ Test(keys, of_many_known_brokers_the_oldest_go)
         struct timespec at[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
         cr_assert_eq(utimensat(AT_FDCWD, path_of(name), at, 0), 0);
     }
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:9000", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:9000", pair.public_key, &error), 0);
     int kept = 0;
     for (int i = 2; i <= MANY + 3; i++) {
         snprintf(name, sizeof name, "ring/brokers/tcp___127.0.0.1_%d.pub", i);
@@ -388,9 +388,9 @@ Test(keys, the_broker_that_was_told_last_is_named)
     const char *asked = "tcp://127.0.0.1:7700";
     cr_assert_eq(keyring_other_brokers(&ring, asked, other, 2), 0, "there is no ring yet");
     cr_assert_eq(keyring_other_brokers(&none, asked, other, 2), 0);
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://10.0.0.4:7700", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://10.0.0.4:7700", pair.public_key, &error), 0);
     cr_assert_eq(utimensat(AT_FDCWD, path_of("ring/brokers/tcp___10.0.0.4_7700.pub"), at, 0), 0);
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://10.0.0.5:7700", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://10.0.0.5:7700", pair.public_key, &error), 0);
     cr_assert_eq(keyring_other_brokers(&ring, asked, other, 2), 2);
     cr_assert_str_eq(other[0], "tcp://10.0.0.5:7700");
     cr_assert_str_eq(other[1], "tcp://10.0.0.4:7700");
@@ -413,7 +413,7 @@ Test(keys, of_many_brokers_the_last_ones_are_named)
         struct timespec at[2] = {{.tv_sec = 1000 - age}, {.tv_sec = 1000 - age}};
         snprintf(endpoint, sizeof endpoint, "tcp://10.0.0.4:%d", 7000 + age);
         snprintf(name, sizeof name, "ring/brokers/tcp___10.0.0.4_%d.pub", 7000 + age);
-        cr_assert_eq(keyring_tell_broker(&ring, endpoint, pair.public_key, &error), 0);
+        cr_assert_eq(keyring_register_broker(&ring, endpoint, pair.public_key, &error), 0);
         cr_assert_eq(utimensat(AT_FDCWD, path_of(name), at, 0), 0);
     }
     cr_assert_eq(keyring_other_brokers(&ring, "tcp://127.0.0.1:7700", other, 100), KEYRING_OTHERS_MAX);
@@ -429,36 +429,36 @@ Test(keys, known_brokers_come_and_go)
     key_pair_t one = made(), two = made();
     char key[KEY_TEXT];
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL));
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s",
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s",
                  error.message);
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) &&
               !strcmp(key, one.public_key));
     cr_assert(!keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7701", key, NULL));
     cr_assert(keyring_known_broker(&none, "tcp://127.0.0.1:7700", key, NULL));
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", two.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:7700", two.public_key, &error), 0);
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) &&
               !strcmp(key, two.public_key));
     keyring_forget_broker(&ring, "tcp://127.0.0.1:7700");
     cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
     /* Who listens everywhere is met at each address of this machine, and at no other. */
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://[::]:7702", one.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://[::]:7702", one.public_key, &error), 0);
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) &&
               !strcmp(key, one.public_key));
     cr_assert(keyring_known_broker(&ring, "tcp://192.0.2.1:7702", key, NULL));
     cr_assert(keyring_known_broker(&ring, "tcp://[2001:db8::1]:7702", key, NULL));
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7703", key, NULL));
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7702", two.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:7702", two.public_key, &error), 0);
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) &&
               !strcmp(key, two.public_key));
     keyring_forget_broker(&ring, "tcp://127.0.0.1:7702");
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL), "it is forgotten everywhere");
     /* One file name, two endpoints: the second does not get the first one's key. */
-    cr_assert_eq(keyring_tell_broker(&ring, "ipc:///tmp/a/b", one.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "ipc:///tmp/a/b", one.public_key, &error), 0);
     cr_assert(keyring_known_broker(&ring, "ipc:///tmp/a_b", key, NULL));
     cr_assert(!keyring_known_broker(&ring, "ipc:///tmp/a/b", key, NULL));
     /* Names have no capitals. */
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://Broker.Example:7700", one.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://Broker.Example:7700", one.public_key, &error), 0);
     cr_assert_eq(keyring_known_broker(&ring, "tcp://broker.example:7700", key, NULL), HEDDLE_OK);
     /* A file that is there and tells nothing is not the same as none. */
     put("ring/brokers/tcp___broker.example_7700.pub", "");
@@ -473,7 +473,7 @@ Test(keys, known_broker_of_a_file_without_its_endpoint_is_no_stranger)
     keyring_t ring = ring_at("ring");
     key_pair_t pair = made();
     char text[256], key[KEY_TEXT] = "as before";
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:7700", pair.public_key, &error), 0);
     for (size_t i = 0; i < sizeof CUT / sizeof *CUT; i++) {
         snprintf(text, sizeof text, "public %s\n%s", pair.public_key, CUT[i]);
         put("ring/brokers/tcp___127.0.0.1_7700.pub", text);
@@ -491,7 +491,7 @@ Test(keys, known_broker_that_cannot_be_looked_at_is_no_stranger)
     key_pair_t pair = made();
     char key[KEY_TEXT];
     const char *file = "ring/brokers/tcp___127.0.0.1_7700.pub";
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", pair.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&ring, "tcp://127.0.0.1:7700", pair.public_key, &error), 0);
     cr_assert_eq(chmod(path_of("ring/brokers"), 0), 0);
     uid_t was = geteuid();
     cr_assert(was || seteuid(65534) == 0); /* root looks at everything */
@@ -663,7 +663,8 @@ Test(keys, broker_that_comes_with_its_key_later_is_found)
     cr_assert_eq(wire_dial(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals);
     cr_assert_eq(client.why.retriable, 1);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error),
+                 0);
     UNTIL(client.up);
     /* And once it has been met so, never in the clear again. */
     char endpoint[256];
@@ -692,7 +693,7 @@ Test(keys, broker_that_starts_after_its_member_is_no_refusal)
     UNTIL(client.up);
     wire_close(&server.wire);
     UNTIL(!client.up);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     listen_with(&server, endpoint, &broker);
     UNTIL(client.up);
     cr_assert_eq(client.refusals, 0);
@@ -711,7 +712,8 @@ Test(keys, of_a_list_the_endpoint_whose_key_was_found_is_dialled_again)
     listen_with(&other, "tcp://127.0.0.1:*", NULL);
     snprintf(list, sizeof list, "%s,%s", wire_endpoint(server.wire), wire_endpoint(other.wire));
     cr_assert_eq(wire_dial(loop, list, &keys, &SINK, &client, &client.wire, &error), 0);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error),
+                 0);
     UNTIL(client.up);
     cr_assert_str_eq(wire_endpoint(client.wire), wire_endpoint(server.wire));
     cr_assert_eq(client.refusals, 0);
@@ -728,10 +730,10 @@ Test(keys, broker_whose_key_is_known_after_several_refusals_is_met)
     end_t server = {0}, client = {0};
     listen_with(&server, "tcp://127.0.0.1:*", &broker);
     const char *endpoint = wire_endpoint(server.wire);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, former.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, endpoint, former.public_key, &error), 0);
     cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals >= 5);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     UNTIL(client.up);
     wire_close(&client.wire);
     wire_close(&server.wire);
@@ -917,7 +919,7 @@ static void expect_no_plain_dial(const char *ring, spoilt_t what, bool is_up_fir
         cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
         UNTIL((dials += break_off(port)) > 0);
     }
-    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     spoil(what, ring, endpoint, broker.public_key, file);
     if (!is_up_first) cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(((void)break_off(port), client.refusals));
@@ -931,7 +933,7 @@ static void expect_no_plain_dial(const char *ring, spoilt_t what, bool is_up_fir
     cr_assert_eq(dials, 0, "nothing is dialled");
     cr_assert(clock_now(clock_system()) - began_us > 150000, "and there is a pause before each try");
     cr_assert_eq(unlink(path_of(file)), 0);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_register_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     UNTIL((dials += break_off(port)) > 0); /* mended: dialled again, with keys */
     wire_close(&client.wire);
     close(port);
