@@ -81,8 +81,13 @@ static void render(const common_t *c, json_t *a)
     /* The error follows on stderr. The first line must not read as if the wait could still end well. */
     const char *code = cli_string(json_object_get(a, "error"), "code");
     bool is_lost = code && !strcmp(code, heddle_err_name(HEDDLE_ERR_VERSION_LOST));
+    bool is_over = code && !strcmp(code, heddle_err_name(HEDDLE_ERR_VERSION_FAILED)) &&
+                   !cli_integer(a, "decision"); /* with one it is active, and workers refused it */
     printf("%s@%s%s %s at ", cli_string(a, "adapter"), cli_text(a, "version", s[0]),
-           is_lost ? " is lost;" : instead, cli_text(a, "phase", s[1]));
+           is_lost   ? " is lost;"
+           : is_over ? " has ended;"
+                     : instead,
+           cli_text(a, "phase", s[1]));
     /* "2 of 3 ready workers", "1 of 3 ready workers, 4 needed", "no worker: none is ready, 1 needed" */
     long long need = cli_integer(a, "need_count"), ready = cli_integer(a, "eligible_count");
     for (size_t i = 0; i < json_array_size(missing); i++) ready -= cli_is_unknown(json_array_get(missing, i));
