@@ -314,8 +314,8 @@ void world_records_forget(struct stored **list);
 void world_load(world_t *w, struct stored *records);
 
 /* ---- check.c ---- */
-void check_all(world_t *w);               /* after a step of the broker */
-void check_actor(world_t *w, actor_t *a); /* after one of a client: no other has changed */
+void check_all(world_t *w);                       /* after a step of the broker */
+void check_actor(world_t *w, actor_t *a);         /* after one of a client: no other has changed */
 void check_record(world_t *w, const record_t *r); /* before it is taken */
 void check_restart(world_t *w);                   /* memory of the broker equals what is stored */
 /* Around a frame that the broker gets, and one that a worker gets: a stale token changes nothing. */
