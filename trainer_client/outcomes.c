@@ -203,9 +203,13 @@ static const char *of_workers(uint32_t count, uint32_t eligible, char ret_text[6
     return ret_text;
 }
 
-/* The first worker that is missing stands for all of them in the error; the report has the others. */
-static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code, const char *why,
-                        heddle_error_t *error)
+#define VERSION_LIMIT "opts.deadline_ms"
+#define WAIT_LIMIT "timeout_ms"
+
+/* The first worker that is missing stands for all of them in the error; the report has the others.  `limit` is
+ * the argument that gives more time. */
+static int fail_late(const outcomes_t *r, const outcome_row_t *row, int code, const char *why,
+                     const char *limit, heddle_error_t *error)
 {
     const heddle_report_t *p = &row->report;
     char name[HEDDLE_NAME_MAX + 24];
@@ -222,22 +226,38 @@ static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code,
     }
     char count[64];
     error_found(error, "staged on %s", of_workers(p->staged_count, p->eligible_count, count));
-    const char *hint = code == HEDDLE_ERR_NO_WORKERS
-                           ? "start one: `heddle worker --adapter %.128s`, or the engine plug "
-                             "(python -m heddle.engine)"
-                       : code == HEDDLE_ERR_VERSION_LOST
-                           ? "publish it again: no process holds the bytes of %.128s@%llu any more"
-                       : code == HEDDLE_ERR_DEADLINE
-                           ? "`heddle versions %.128s@%llu` shows how far each worker came; a longer "
-                             "opts.deadline_ms gives more time"
-                           : "`heddle versions %.128s@%llu` shows how far each worker came";
-    error_hint(error, hint, r->adapter, (unsigned long long)p->version);
+    const char *hint =
+        code == HEDDLE_ERR_NO_WORKERS ? "start one: `heddle worker --adapter %.128s`, or the engine plug "
+                                        "(python -m heddle.engine)"
+        : code == HEDDLE_ERR_VERSION_LOST
+            ? "publish it again: no process holds the bytes of %.128s@%llu any more"
+        : code == HEDDLE_ERR_DEADLINE
+            ? "`heddle versions %.128s@%llu` shows how far each worker came; a longer %s gives "
+              "more time"
+            : "`heddle versions %.128s@%llu` shows how far each worker came";
+    error_hint(error, hint, r->adapter, (unsigned long long)p->version, limit);
     if (code == HEDDLE_ERR_NO_WORKERS && row->nearest[0]) error_hint(error, "%s", row->nearest);
     if (code == HEDDLE_ERR_DEADLINE && strstr(p->message, "(queued behind "))
         error_hint(error,
                    "`heddle workers` shows which worker still fetches an earlier version: restart it, and it "
-                   "skips that one; a longer opts.deadline_ms gives more time");
+                   "skips that one; a longer %s gives more time",
+                   limit);
     return code;
+}
+
+static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code, const char *why,
+                        heddle_error_t *error)
+{
+    return fail_late(r, row, code, why, VERSION_LIMIT, error);
+}
+
+/* Each worker that was waited for is gone, as far as the report names them. */
+static bool are_all_gone(const heddle_report_t *p)
+{
+    if (p->eligible_count || p->missing_count > HEDDLE_MISSING_MAX) return false;
+    for (uint32_t i = 0; i < p->missing_count; i++)
+        if (p->missing[i].code != HEDDLE_ERR_UNAVAILABLE) return false;
+    return true;
 }
 
 /* A worker that refused to switch has staged the bytes nevertheless. */
@@ -334,7 +354,7 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
     const char *word = phase_word(want);
     if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", word, waited_ms);
     else snprintf(why, sizeof why, "is not %s on enough workers yet", word);
-    bool is_nobody = row->heard_us && !eligible && !row->report.missing_count && !row->queued[0];
+    bool is_nobody = row->heard_us && are_all_gone(&row->report) && !row->queued[0];
     int rc = is_nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE;
     if (row->report.missing_count) {
         /* The first missing worker that gives a reason explains the most. */
@@ -344,10 +364,10 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
         char who[sizeof why + HEDDLE_NAME_MAX + sizeof m->message];
         const char *said = m->message[0] ? m->message : "has not answered";
         text_printf(who, sizeof who, "%s; %s: %s", why, m->worker, said);
-        fail_version(r, row, rc, who, error);
+        fail_late(r, row, rc, who, WAIT_LIMIT, error);
         error_where(error, NULL, 0, m->worker, m->phase);
     } else {
-        fail_version(r, row, rc, why, error);
+        fail_late(r, row, rc, why, WAIT_LIMIT, error);
     }
     error_expected(error, "%s on %s", word, of_workers(need, eligible, count));
     if (row->queued[0]) return rc;

@@ -198,6 +198,7 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1, hint: st
 # What hints of the library call things by (fields of C's options, then options of the command line), in words
 # of this package.
 _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
+    (r"\btimeout_ms\b", "timeout="),
     (r"\bopts\.([a-z_]+?)(?:_ms)?\b", lambda m: "--" + m[1].replace("_", "-")),
     (r"wait for phase staged", 'ver.wait(phase="staged")'),
     (r"--broker or HEDDLE_BROKER", "broker= or HEDDLE_BROKER"),

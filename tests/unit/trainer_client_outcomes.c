@@ -229,6 +229,32 @@ Test(outcomes, late_names_who_is_missing, .init = start, .fini = stop)
     cr_assert_str_eq(error.worker, "w2");
     cr_assert(strstr(error.message, "250 ms"));
     cr_assert_str_eq(error.message, "policy@7 was not staged on enough workers within 250 ms; w2: held");
+    cr_assert(strstr(error.hint, "a longer timeout_ms gives more time"), "%s", error.hint);
+}
+
+/* No time helps. */
+Test(outcomes, late_with_all_lost_is_no_workers, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    msg_missing_t missing[] = {
+        {.worker = "w1", .phase = "announce", .code = "unavailable", .message = "lost, its lease ended"},
+        {.worker = "w2", .phase = "fetch", .code = "", .message = ""}};
+    msg_rollout_t m = {.version = 7,
+                       .adapter = "policy",
+                       .state = "staging",
+                       .code = "",
+                       .message = "",
+                       .missing = missing,
+                       .missing_count = 1};
+    outcomes_begin(&r, 7, &OPTS, 1000);
+    outcome_row_t *row = outcomes_find(&r, 7);
+    outcomes_update(row, &m, 5000);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 250, &error), HEDDLE_ERR_NO_WORKERS);
+    cr_assert(strstr(error.message, "w1: lost, its lease ended"), "%s", error.message);
+    cr_assert(strstr(error.hint, "heddle worker --adapter policy"), "%s", error.hint);
+    m.missing_count = 2; /* of how many is not known yet, and one still fetches */
+    outcomes_update(row, &m, 6000);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 250, &error), HEDDLE_ERR_DEADLINE);
 }
 
 Test(outcomes, late_tells_what_the_first_that_speaks_said, .init = start, .fini = stop)
