@@ -432,8 +432,12 @@ void plan_stuck(plan_t *p, uint64_t token)
 
 void plan_demote(plan_t *p, uint64_t token)
 {
-    const plan_row_t *row = plan_row(p, token);
-    if (row && row->fetch >= PLAN_FETCHING) to_tail(p, row->station);
+    plan_row_t *row = plan_row(p, token);
+    if (!row) return;
+    if (row->fetch >= PLAN_FETCHING) to_tail(p, row->station);
+    if (row->has != PLAN_WHOLE) return;
+    row->is_demoted = true;
+    tear(p, row);
 }
 
 void plan_cut_off(plan_t *p, uint64_t token)
@@ -487,6 +491,7 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
     bool had_all = row->has != PLAN_PARTS;
     set_whole(p, row, false);
     row->has = PLAN_PARTS;
+    row->is_demoted = false;
     sorted_remove(p->rows, &p->count, at);
     row->token = new_token;
     if (had_all) tear(p, row);

@@ -82,11 +82,13 @@ typedef struct {
     plan_station_t *station;
     plan_key_t key;
     plan_has_t has;
-    bool is_cut_off;    /* it reaches no other member but the publisher, as far as is known */
-    bool is_torn;       /* its list may name one that serves no more */
-    uint64_t rate;      /* bytes per second that it fetched at; 0: unknown, taken as good */
-    uint32_t load;      /* members whose list begins with it, and that are still fetching */
-    uint32_t named;     /* the same, wherever in their lists */
+    bool is_demoted; /* it has all bytes, and others got none from it, or too slowly: a source for its place
+                      * alone while there is another one */
+    bool is_cut_off; /* it reaches no other member but the publisher, as far as is known */
+    bool is_torn;    /* its list may name one that serves no more */
+    uint64_t rate;   /* bytes per second that it fetched at; 0: unknown, taken as good */
+    uint32_t load;   /* members whose list begins with it, and that are still fetching */
+    uint32_t named;  /* the same, wherever in their lists */
     uint32_t source_at; /* in plan_t.sources, while it has all bytes */
     plan_fetch_t fetch; /* FETCHING, STUCK: its list counts as load */
     /* Of the chunks that `sources` are for: 1 the first half, 2 the second, and `others` are for the other
@@ -181,8 +183,8 @@ void plan_done(plan_t *p, uint64_t token);
 /* Nothing comes of its fetch, as far as is known, or too little: the others of its place do not wait for it,
  * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
-/* Others got bad bytes from the member, or got them too slowly: it fetches on, behind all others, and those
- * that name it get other lists. */
+/* Others got bad bytes from the member, or none, or got them too slowly: if it still fetches it goes on,
+ * behind all others, and those that name it get other lists. */
 void plan_demote(plan_t *p, uint64_t token);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */

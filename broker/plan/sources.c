@@ -95,7 +95,7 @@ static void find_slow(choice_t *choice)
  * */
 static bool is_free(const plan_t *p, const plan_row_t *row)
 {
-    if (plan_row_is_leaf(row)) return false;
+    if (plan_row_is_leaf(row) || row->is_demoted) return false;
     return p->shape == PLAN_STAR ||
            (!plan_station_load(row->station) && !plan_is_publishers_place(p, row->station->place));
 }
@@ -137,7 +137,8 @@ static const plan_row_t *head_of(const list_t *l, const plan_station_t *station,
     const plan_row_t *best = NULL;
     for (size_t i = 0; i < station->count; i++) {
         const plan_row_t *row = station->rows[i];
-        if (!is_wanted(l, row->token) || (plan_row_is_leaf(row) && !any)) continue;
+        bool is_last = plan_row_is_leaf(row) || row->is_demoted;
+        if (!is_wanted(l, row->token) || (is_last && !any)) continue;
         if (row->has == PLAN_WHOLE) return row;
         bool is_better = row->fetch == PLAN_FETCHING || (any && row->fetch == PLAN_STUCK);
         if (is_better && (!best || best->fetch == PLAN_STUCK)) best = row;
@@ -277,8 +278,8 @@ static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, ui
 {
     const plan_row_t *source = plan_row(p, token);
     if (!source) return token && token == p->publisher;
-    if (source->has == PLAN_WHOLE || (source->has == PLAN_LOADING && source->station == row->station))
-        return true;
+    if (source->station == row->station && source->has != PLAN_PARTS) return true;
+    if (source->has == PLAN_WHOLE) return !source->is_demoted;
     if (!plan_serves(p, source)) return false;
     if (p->shape != PLAN_TWO_TREE) return plan_key_order(&source->station->key, &row->station->key) < 0;
     list_t l = {.p = p};

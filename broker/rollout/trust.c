@@ -8,12 +8,15 @@
 #include <string.h>
 
 /* Its own fetch goes on behind all others, so that its source has its whole rate for those that went on
- * there. */
+ * there.  Where it has all bytes, those that name it get other lists. */
 static void put_last(step_t *s, track_t *t, const member_t *member)
 {
     copy_row_t *c = copy_of(t, member);
-    if (!c || !copy_is_told(c) || !plan_fetches(&t->plan, member->token)) return;
+    bool is_fetching = c && copy_is_told(c) && plan_fetches(&t->plan, member->token);
+    if (!is_fetching && !copy_holds(c)) return;
     plan_demote(&t->plan, member->token);
+    track_touch(t);
+    if (!is_fetching) return;
     plan_make(&t->plan, member->token, NULL, 0);
     messages_send_sources(s, t, c, member);
 }
@@ -84,7 +87,6 @@ static event_row_t *note_slow(step_t *s, track_t *t, const member_t *worker, mem
 {
     bool is_news = !member_is_slow(source, s->v.now.wall_ms);
     source->trust.slow_ms = s->v.now.wall_ms;
-    put_last(s, t, source);
     return is_news ? add_event(s, t, EVENT_SOURCE_SLOW, worker, source) : NULL;
 }
 
@@ -92,6 +94,7 @@ void trust_slow(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = heard_of(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
+    if (source) put_last(s, t, source);
     if (e)
         events_message(e, HEDDLE_OK, "%s was slower than another source of %s, and comes last for a while",
                        source->name, worker->name);
@@ -102,6 +105,7 @@ static void hear_mute(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = heard_of(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
+    if (source) put_last(s, t, source);
     if (e)
         events_message(
             e, HEDDLE_OK,

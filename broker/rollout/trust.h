@@ -7,7 +7,7 @@
  *   ------------------------------------------------------------------------------------------------------
  *   it was slower than another one       one worker             last for BLAME_MS, and in this version
  *   it had bytes, and gave none          one worker's STAGED,   the same
- *                                        or the deadline
+ *                                        or the deadline      (then from the next version on)
  *   it sent wrong bytes                  one worker             the same
  *                                        two, in BLAME_MS       a leaf until its process ends
  *   it reported two for wrong bytes of   itself                 the same; its reports count no more, and

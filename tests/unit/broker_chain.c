@@ -466,6 +466,17 @@ Test(chain, one_that_has_bytes_and_gave_none_comes_last_for_a_while)
     cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 2);
 }
 
+/* They would wait there as long as the one that found it out. */
+Test(chain, of_one_that_has_all_bytes_and_gave_none_the_others_are_sent_other_sources)
+{
+    publish_to(4, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_drop_letters();
+    staged_beside(W2, 1, W1, (msg_moved_t){.late = 2});
+    assert_told(W3, "w2 trainer");
+    assert_told(W4, "w3 w2");
+}
+
 /* It had no byte either, its connection ended, or it gave others some. */
 Test(chain, one_that_could_give_none_keeps_its_place)
 {

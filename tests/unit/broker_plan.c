@@ -667,7 +667,7 @@ Test(plan_chain, one_that_is_demoted_goes_to_the_tail)
     plan_have(&P, 13, true, 0);
     plan_demote(&P, 13);
     mend_all();
-    cr_assert_str_eq(list_of(14), "13 11 9", "one that has all fetches no more");
+    cr_assert_str_eq(list_of(14), "11 9", "one that has all bytes serves where there is no other one");
 }
 
 Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
