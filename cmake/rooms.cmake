@@ -91,7 +91,7 @@ function(heddle_test name)
 endfunction()
 
 # Tests that take long, or wait long: ctest starts them first.
-set(HEDDLE_LONG_TESTS "^(torture|unit_wire|contract_transfer|api|install|operations|bench|foreign|scenario_torture|style_tidy)")
+set(HEDDLE_LONG_TESTS "^(torture|unit_wire|contract_transfer|api|install|operations|bench|foreign|scenario_(fanout|publish|relays|torture)|style_tidy)")
 
 # Criterion prints a leak, or that it has no test, and passes: the text itself must fail the test.
 function(heddle_test_properties name label timeout)
