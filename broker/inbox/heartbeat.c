@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/inbox/inbox.h"
 
+#include "broker/rollout/active.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
 
@@ -69,12 +70,15 @@ static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat
     }
 }
 
-/* A worker that serves nothing may wait for a version that is held up by now, and the active one is there. */
+/* A worker that serves nothing may wait for a version that is held up by now, and the active one is there.
+ * One that has the active one was told to switch to it, and may have refused. */
 static void look_for_active(step_t *s, member_t *member)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
-        if (a && !member->subs[i].version && track_staging(a)) messages_wake_worker(s, a, member);
+        if (!a || member->subs[i].version || !track_staging(a)) continue;
+        const track_t *active = track_of(a, active_for(a->row, member));
+        if (!copy_holds(copy_of(active, member))) messages_wake_worker(s, a, member);
     }
 }
 

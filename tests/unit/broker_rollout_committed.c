@@ -685,3 +685,21 @@ Test(committed, more_holders_than_a_plan_looks_at)
     cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.source_count, PLAN_SOURCES);
     cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.sources[2].kind, SOURCE_PUBLISHER);
 }
+
+/* While another version waits to be activated, too. */
+Test(committed, one_that_refused_is_not_asked_again_and_again)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_staged(W2, 1, 1);
+    rig_active(W1, 1, 1, 1);
+    rig_nack(W2, 1, 1, "activate", "internal");
+    cr_assert_str_eq(rig_copy_state(1, "w2"), "stale");
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_drop_letters();
+    for (int i = 0; i < 20; i++) {
+        rig_pass(750);
+        cr_assert_not(rig_has(W2, MSG_COMMIT), "heartbeat %d", i);
+        rig_drop_letters();
+    }
+}
