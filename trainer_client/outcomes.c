@@ -206,8 +206,8 @@ static const char *of_workers(uint32_t count, uint32_t eligible, char ret_text[6
 #define VERSION_LIMIT "opts.deadline_ms"
 #define WAIT_LIMIT "timeout_ms"
 
-/* The first worker that is missing stands for all of them in the error; the report has the others.  `limit` is
- * the argument that gives more time. */
+/* The first worker that is missing stands for all of them in the error; the report has the others.  A longer
+ * `limit` gives more time. */
 static int fail_late(const outcomes_t *r, const outcome_row_t *row, int code, const char *why,
                      const char *limit, heddle_error_t *error)
 {

@@ -100,7 +100,11 @@ bool asks_send(transfer_t *t, conn_t *c)
         a->state = ASK_SENT;
     }
     t->counters.asks_out += f.count;
+    /* It may owe a word about what was taken back long ago; for this it has the time of some BEATs. */
+    uint64_t word_us = t->now_us + EXCHANGE_WORD_BEATS * t->x->beat_us;
+    bool is_first = c->asks_open == c->gathered_count + f.count;
     if (!c->owed_us) c->owed_us = t->now_us;
+    else if (is_first && c->owed_us + t->x->serve_us < word_us) c->owed_us = word_us - t->x->serve_us;
     exchange_schedule(t, c->owed_us + t->x->serve_us);
     return true;
 }
