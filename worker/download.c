@@ -125,13 +125,6 @@ static void drop_ask(void *self, uint64_t ask)
     note_open_receives(p);
 }
 
-static void drop_source(void *self, uint64_t token)
-{
-    download_t *p = ((download_run_t *)self)->of;
-    p->bulk->retries++;
-    p->io->tr->drop_peer(p->io->t, token);
-}
-
 static void asks_moved(void *self, uint64_t token, moved_t why)
 {
     served_row(((download_run_t *)self)->of->what, token)->moved[why]++;
@@ -175,7 +168,6 @@ static void fetch_ended(void *self, bool is_good, uint64_t now_us)
 
 static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
                                       .drop_ask = drop_ask,
-                                      .drop_peer = drop_source,
                                       .need_sources = need_sources,
                                       .moved = asks_moved,
                                       .lend = may_lend,

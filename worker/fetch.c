@@ -21,7 +21,6 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define DEADLINE_MAX_US 30000000u
 #define STOOD_US 20000u     /* a tick that comes so much later than it was due: this process stood still */
 #define STILL_US 12000000u  /* a source that has nothing to send refuses after 10 s */
-#define SILENT_US 10000000u /* after which a connection on which asks are open is closed */
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
 #define FULL_US 10000u      /* until it is tried again whether this process may ask for more */
 #define BAD_LIMIT 3u        /* times that one piece may be bad */
@@ -224,15 +223,6 @@ static uint64_t due_us(const known_t *s)
     uint64_t came_us = s->came_us > s->late_us ? s->came_us : s->late_us;
     return clock_earlier(life_us + patience(s), came_us + still_us(s));
 }
-
-/* When its connection is closed, whose other end may be gone without a sign. */
-static uint64_t silent_us(const known_t *s)
-{
-    return s->life_us + (patience(s) > SILENT_US ? patience(s) : SILENT_US);
-}
-
-/* The earlier of both. */
-static uint64_t over_us(const known_t *s) { return clock_earlier(due_us(s), silent_us(s)); }
 
 /* The source's deadline starts anew, and so does its sample: a rate is measured only over time in which
  * something was requested. */
@@ -815,7 +805,7 @@ void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
  * is not read yet.  The source has a moment more, once for each deadline. */
 static bool give_a_moment(known_t *s, uint64_t now_us)
 {
-    if (s->again_us > over_us(s) || now_us < over_us(s) + STOOD_US) return false;
+    if (s->again_us > due_us(s) || now_us < due_us(s) + STOOD_US) return false;
     s->again_us = now_us + DEADLINE_MIN_US;
     s->sample_us = now_us;
     s->sample_bytes = 0;
@@ -823,8 +813,8 @@ static bool give_a_moment(known_t *s, uint64_t now_us)
 }
 
 /* Only a source with open asks can be late.  Its connection stays, for the same process may be fetching over
- * it; it is closed when nothing has come over it for long.  When this process has stood still, other sources
- * may be better by now. */
+ * it; the transfer ends it when nothing has come over it for long.  When this process has stood still, other
+ * sources may be better by now. */
 void fetch_tick(fetch_t *f, uint64_t now_us)
 {
     bool stood_still = false;
@@ -834,9 +824,6 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
         if (s->state > SOURCE_LATE || !f->lists[at].count || now_us < s->again_us) continue;
         if (give_a_moment(s, now_us)) {
             stood_still = true;
-        } else if (now_us >= silent_us(s)) {
-            put_out(f, at, SOURCE_LOST);
-            f->ops.drop_peer(f->self, s->token);
         } else if (now_us >= due_us(s)) {
             s->state = SOURCE_LATE;
             s->late_us = now_us;
@@ -870,7 +857,7 @@ uint64_t fetch_deadline(const fetch_t *f)
         if (s->state > SOURCE_LATE) continue;
         live = live || s->state == SOURCE_LIVE;
         if (!f->lists[f->order[i]].count) continue;
-        at = clock_earlier(at, over_us(s) > s->again_us ? over_us(s) : s->again_us);
+        at = clock_earlier(at, due_us(s) > s->again_us ? due_us(s) : s->again_us);
     }
     if (live) return at;
     at = clock_earlier(at, f->need_us);

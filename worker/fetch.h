@@ -37,7 +37,6 @@
  *            tick                  source past its deadline: late, and its next deadline is twice as far;
  *                                  drop_ask of all but the last that is open there as soon as another one
  *                                  is asked, and of that one when no piece is left to be asked for;
- *                                  silent for 10 s (or its deadline): drop_peer, as gone;
  *                                  20 ms after that was due, once: this process stood still, and its
  *                                  sources have 0.2 s more; need_sources;
  *                                  no live source left: need_sources once, again every half second
@@ -107,7 +106,6 @@ typedef struct {
      * the source cannot be asked now. */
     int (*ask)(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask);
     void (*drop_ask)(void *self, uint64_t ask);
-    void (*drop_peer)(void *self, uint64_t token);
     void (*need_sources)(void *self);
     /* A piece that was asked of this source, or came wrong from it, is to be asked for again.  NULL: not
      * wanted. */

@@ -56,7 +56,6 @@ static void look_at(const action_t *a)
         MUST(a->ask == ask_of[a->piece]);
         wild.open[a->piece] = 0;
         break;
-    case FA_DROP_PEER: close_all(a->token); break;
     case FA_NEED_SOURCES: break;
     case FA_DONE:
         MUST(count_good(wild.count) == wild.count);

@@ -27,7 +27,7 @@ static uint64_t roll(uint64_t n);
 #define SECOND 1000000ull
 
 /* What a fetch asked of its owner, in order. */
-typedef enum { FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED } action_kind_t;
+typedef enum { FA_ASK, FA_DROP_ASK, FA_NEED_SOURCES, FA_DONE, FA_FAILED } action_kind_t;
 typedef struct {
     action_kind_t kind;
     uint32_t piece;      /* ASK, DROP_ASK */
@@ -88,12 +88,6 @@ static void on_drop_ask(void *self, uint64_t ask)
     note((action_t){FA_DROP_ASK, piece, source_of[piece], ask});
 }
 
-static void on_drop_peer(void *self, uint64_t token)
-{
-    (void)self;
-    note((action_t){.kind = FA_DROP_PEER, .token = token});
-}
-
 static void on_need_sources(void *self)
 {
     (void)self;
@@ -137,7 +131,6 @@ static void start_with(fetch_plan_t plan)
 {
     static const fetch_ops_t OPS = {.ask = on_ask,
                                     .drop_ask = on_drop_ask,
-                                    .drop_peer = on_drop_peer,
                                     .need_sources = on_need_sources,
                                     .moved = on_moved,
                                     .lend = on_lend,
@@ -293,10 +286,6 @@ static void take_actions(world_t *w)
             for (unsigned k = 0; k < WORLD_MAX; k++)
                 if (w->parcels[k].piece == a->piece && w->parcels[k].token == a->token)
                     w->parcels[k].used = false;
-            break;
-        case FA_DROP_PEER:
-            HOLDS(w->out[a->token - 1] || w->temper[a->token - 1] == SLOW);
-            lose(w, a->token);
             break;
         case FA_NEED_SOURCES:
             if (!w->answer_us) w->answer_us = now + roll(300 * MS);

@@ -15,7 +15,7 @@ static void start(uint32_t count) { start_with((fetch_plan_t){.count = count}); 
 static const char *said(void)
 {
     static char text[8192];
-    static const char *const words[] = {"ask", "drop", "close", "need", "done", "failed"};
+    static const char *const words[] = {"ask", "drop", "need", "done", "failed"};
     size_t n = 0;
     text[0] = 0;
     for (int i = 0; i < act_count; i++) {
@@ -24,8 +24,6 @@ static const char *said(void)
         if (a->kind <= FA_DROP_ASK)
             n += (size_t)snprintf(text + n, sizeof text - n, " %u@%llu", a->piece,
                                   (unsigned long long)a->token);
-        if (a->kind == FA_DROP_PEER)
-            n += (size_t)snprintf(text + n, sizeof text - n, " %llu", (unsigned long long)a->token);
     }
     return text;
 }
@@ -641,26 +639,6 @@ Test(fetch, late_sources_are_asked_in_turns_for_longer_each_time, .fini = stop)
     SAID("done");
 }
 
-/* The host at its other end may be gone without a sign. */
-Test(fetch, a_source_that_is_silent_for_long_is_closed, .fini = stop)
-{
-    start(2);
-    SOURCES(A);
-    uint64_t end = now + 10 * SECOND;
-    while (fetch_deadline(f) < end) {
-        now = fetch_deadline(f);
-        tick();
-        for (int i = 0; i < act_count; i++) cr_assert_eq(acts[i].kind, FA_NEED_SOURCES);
-    }
-    cr_assert_eq(fetch_deadline(f), end);
-    now = end;
-    tick();
-    cr_assert_eq(acts[0].kind, FA_DROP_PEER);
-    cr_assert_not(fetch_is_late(f, A), "it is lost");
-    SOURCES(A);
-    SAID("ask 0@101 ask 1@101");
-}
-
 /* Memory for a large version takes long to make, and not so long. */
 Test(fetch, one_that_beats_for_an_hour_and_sends_nothing_is_late, .fini = stop)
 {
@@ -675,7 +653,6 @@ Test(fetch, one_that_beats_for_an_hour_and_sends_nothing_is_late, .fini = stop)
             cr_assert_fail("a BEAT moves nothing");
         }
         tick();
-        for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_DROP_PEER, "it is alive");
         if (!moved_us && act_count) {
             SAID("drop 0@101 drop 1@101 drop 2@101 ask 0@102 ask 1@102 ask 2@102 ask 4@102");
             moved_us = now - began;
