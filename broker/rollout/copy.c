@@ -667,6 +667,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     c->counted = tallied(c);
     tally_move(&t->tally, NULL, &c->counted);
     sorted_insert(t->copies, &t->copy_count, at, c);
+    if (!track_is_ended(t)) t->deserted_ms = 0;
     track_changed(t);
     return c;
 }

@@ -102,10 +102,22 @@ void took_decided(track_t *t, const membership_t *members)
     t->took.is_of_eligible = tally_present(&t->tally, true) > 0;
 }
 
+/* The activation waited for this worker; as-ready, for the first unit that staged it. */
+static bool was_waited_for(const track_t *t, const copy_row_t *c)
+{
+    if (!is_as_ready(t)) return c->is_eligible || !t->took.is_of_eligible;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *first = t->copies[i];
+        if (!strcmp(first->worker, t->took.slowest.worker))
+            return c == first || (c->group && c->group == first->group);
+    }
+    return false;
+}
+
 /* A worker that goes back to it later took no part in its way. */
 void took_switched(track_t *t, const copy_row_t *c)
 {
-    bool is_counted = is_first_decision(t) && (c->is_eligible || !t->took.is_of_eligible);
+    bool is_counted = is_first_decision(t) && was_waited_for(t, c);
     if (!t->took.is_final || !is_counted || c->activate_us <= t->took.switch_us) return;
     t->took.switch_us = c->activate_us;
     error_text(t->took.switched, sizeof t->took.switched, c->worker);

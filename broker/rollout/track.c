@@ -199,6 +199,7 @@ void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t 
     gone_row_t *row = &t->gone[t->gone_count++ % LIMIT_GONE];
     row->how = how;
     row->until_ms = now.wall_ms;
+    if (tally_present(&t->tally, false) == 1) t->deserted_ms = now.wall_ms;
     error_text(row->worker, sizeof row->worker, c->worker);
 }
 

@@ -418,10 +418,13 @@ Test(timing, of_a_version_that_is_active_as_ready_the_first_worker_counts)
     rig_pass(500);
     stage(W1, 490, 0);
     rig_pass(3000);
+    switch_to(W1, 1, 1, 5000);
     stage(W2, 3400, 0);
+    switch_to(W2, 1, 1, 900000);
     is(version(), "took_ms", "500.0");
     is_slowest(version(), "w1", "fetch", "490.0");
     is(version(), "rest", "null");
+    is(version(), "switch", "{\"worker\":\"w1\",\"ms\":5.0}");
 }
 
 /* Also one that was not there at the announcement, and where a hold comes between. */
@@ -898,7 +901,36 @@ Test(timing, a_version_that_failed_names_the_workers_that_it_waited_for)
     is(v, "state", "\"failed\"");
     is(v, "slowest", "null");
     is(json_object_get(v, "rest"), "message",
-       "\"waiting for w1, which left; for w2, lost when its lease ended\"");
+       "\"waiting for w1, which left; for w2, lost when its lease ended; then 1.5 s without a worker\"");
+}
+
+/* The wait for a worker ends when that is lost; what comes after is no part of it. */
+Test(timing, the_time_after_the_last_worker_was_lost)
+{
+    publish_to(1, (rig_publish_t){.deadline_ms = LEASE_MS + 20000});
+    uint64_t begun_ms = R.now.wall_ms;
+    R.is_quiet[W1] = true;
+    while (membership_worker(&R.b->members, "w1")->state != MEMBER_LOST) rig_pass(10);
+    uint64_t lost_ms = R.now.wall_ms - begun_ms;
+    rig_pass(21000);
+    const json_t *v = version(), *rest = json_object_get(v, "rest");
+    char want[128];
+    snprintf(want, sizeof want, "\"waiting for w1, lost when its lease ended; then %.1f s without a worker\"",
+             (double)(LEASE_MS + 20000 - lost_ms) / 1e3);
+    is(rest, "message", want);
+}
+
+/* Another one came, and did not take it either. */
+Test(timing, a_worker_that_came_after_the_last_was_lost)
+{
+    publish_to(1, (rig_publish_t){.deadline_ms = LEASE_MS + 20000});
+    R.is_quiet[W1] = true;
+    rig_pass(LEASE_MS + 1000);
+    rig_worker(W2, "w2");
+    rig_pass(20000);
+    is(version(), "state", "\"failed\"");
+    const char *message = json_string_value(json_object_get(json_object_get(version(), "rest"), "message"));
+    cr_assert(!message || !strstr(message, "without a worker"), "%s", message);
 }
 
 Test(timing, a_version_without_a_worker)
