@@ -218,6 +218,22 @@ Test(outcomes, counts_that_are_not_known_are_left_out, .init = start, .fini = st
     cr_assert_str_eq(error.found, "staged on no worker");
 }
 
+/* A version that is staging, without a worker that has it: begun where it is not, else reported again. */
+static outcome_row_t *row_that_misses(uint32_t eligible, msg_missing_t *missing, uint32_t count)
+{
+    msg_rollout_t m = {.version = 7,
+                       .eligible_count = eligible,
+                       .adapter = "policy",
+                       .state = "staging",
+                       .code = "",
+                       .message = "",
+                       .missing = missing,
+                       .missing_count = count};
+    if (!outcomes_find(&r, 7)) outcomes_begin(&r, 7, &OPTS, 1000);
+    outcomes_update(outcomes_find(&r, 7), &m, 5000);
+    return outcomes_find(&r, 7);
+}
+
 Test(outcomes, late_names_who_is_missing, .init = start, .fini = stop)
 {
     heddle_error_t error;
@@ -239,21 +255,11 @@ Test(outcomes, late_with_all_lost_is_no_workers, .init = start, .fini = stop)
     msg_missing_t missing[] = {
         {.worker = "w1", .phase = "announce", .code = "unavailable", .message = "lost, its lease ended"},
         {.worker = "w2", .phase = "fetch", .code = "", .message = ""}};
-    msg_rollout_t m = {.version = 7,
-                       .adapter = "policy",
-                       .state = "staging",
-                       .code = "",
-                       .message = "",
-                       .missing = missing,
-                       .missing_count = 1};
-    outcomes_begin(&r, 7, &OPTS, 1000);
-    outcome_row_t *row = outcomes_find(&r, 7);
-    outcomes_update(row, &m, 5000);
+    outcome_row_t *row = row_that_misses(0, missing, 1);
     cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 250, &error), HEDDLE_ERR_NO_WORKERS);
     cr_assert(strstr(error.message, "w1: lost, its lease ended"), "%s", error.message);
     cr_assert(strstr(error.hint, "heddle worker --adapter policy"), "%s", error.hint);
-    m.missing_count = 2; /* of how many is not known yet, and one still fetches */
-    outcomes_update(row, &m, 6000);
+    row_that_misses(0, missing, 2); /* of how many is not known yet, and one still fetches */
     cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 250, &error), HEDDLE_ERR_DEADLINE);
 }
 
@@ -265,23 +271,12 @@ Test(outcomes, late_tells_what_the_first_that_speaks_said, .init = start, .fini 
                                 .phase = "stage",
                                 .code = "slow",
                                 .message = "rank 64 is more than max_lora_rank 16"}};
-    msg_rollout_t m = {.version = 7,
-                       .eligible_count = 2,
-                       .adapter = "policy",
-                       .state = "staging",
-                       .code = "",
-                       .message = "",
-                       .missing = missing,
-                       .missing_count = 2};
-    outcomes_begin(&r, 7, &OPTS, 1000);
-    outcome_row_t *row = outcomes_find(&r, 7);
-    outcomes_update(row, &m, 5000);
+    outcome_row_t *row = row_that_misses(2, missing, 2);
     cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, COUNT(3)}, 0, &error), HEDDLE_ERR_DEADLINE);
     cr_assert(strstr(error.message, "w2: rank 64 is more than max_lora_rank 16"), "%s", error.message);
     cr_assert_str_eq(error.worker, "w2");
     cr_assert_str_eq(error.expected, "staged on 3 workers");
-    m.missing_count = 1;
-    outcomes_update(row, &m, 6000);
+    row_that_misses(2, missing, 1);
     outcomes_late(&r, row, &(wait_for_t){S, ALL}, 0, &error);
     cr_assert(strstr(error.message, "w1: has not answered"), "%s", error.message);
 }
@@ -443,17 +438,9 @@ Test(outcomes, more_missing_than_rows_are_counted, .init = start, .fini = stop)
     static msg_missing_t missing[HEDDLE_MISSING_MAX + 3];
     for (size_t i = 0; i < HEDDLE_MISSING_MAX + 3; i++)
         missing[i] = (msg_missing_t){.worker = "w", .phase = "fetch", .code = "", .message = ""};
-    msg_rollout_t m = {.version = 7,
-                       .adapter = "policy",
-                       .state = "staging",
-                       .code = "",
-                       .message = "",
-                       .missing = missing,
-                       .missing_count = HEDDLE_MISSING_MAX + 3};
-    outcomes_begin(&r, 7, &OPTS, 0);
-    outcomes_update(outcomes_find(&r, 7), &m, 1);
-    cr_assert_eq(outcomes_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);
-    cr_assert_eq(outcomes_find(&r, 7)->report.missing[0].code, HEDDLE_OK);
+    const outcome_row_t *row = row_that_misses(0, missing, HEDDLE_MISSING_MAX + 3);
+    cr_assert_eq(row->report.missing_count, HEDDLE_MISSING_MAX + 3);
+    cr_assert_eq(row->report.missing[0].code, HEDDLE_OK);
 }
 
 /* -- refusals --------------------------------------------------------------------------------- */
