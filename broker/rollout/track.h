@@ -104,7 +104,7 @@ struct track {
     /* the last LIMIT_GONE of them, as a ring: number i is at i % LIMIT_GONE */
     gone_row_t gone[LIMIT_GONE];
     uint32_t gone_count;
-    uint64_t deserted_ms; /* since the last worker was gone that it waited for, and no other came; 0: not so */
+    uint64_t deserted_ms; /* since when no worker that takes the version is there; 0: one is */
     took_t took;
     adapter_hold_t hold;  /* the last one that ended while the version waited */
     uint64_t checked_us;  /* its holders were asked to compare their bytes; 0: not yet */
