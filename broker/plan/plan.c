@@ -469,6 +469,7 @@ void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate)
     if (!row) return;
     bool was_whole = row->has == PLAN_WHOLE;
     row->rate = rate;
+    if (is_whole && rate > p->best_rate) p->best_rate = rate;
     set_whole(p, row, is_whole);
     end_fetch(p, row);
     if (was_whole && !plan_serves(p, row)) tear(p, row);
@@ -585,14 +586,6 @@ bool plan_is_at_place(const plan_t *p, uint64_t place)
     bool is_there = plan_is_publishers_place(p, place);
     for (size_t i = 0; station && i < station->count; i++) is_there |= station->rows[i]->has != PLAN_PARTS;
     return is_there;
-}
-
-uint64_t plan_best_rate(const plan_t *p)
-{
-    uint64_t best = 0;
-    for (size_t i = 0; i < p->source_count; i++)
-        if (p->sources[i]->rate > best) best = p->sources[i]->rate;
-    return best;
 }
 
 uint64_t plan_waits_for(const plan_t *p, uint64_t token)

@@ -125,6 +125,7 @@ typedef struct {
     size_t place_count, place_capacity;  /* the stations with a place, ascending by it */
     uint64_t publisher, publisher_place; /* token and place, while it serves the bytes; 0 */
     uint64_t seed;
+    uint64_t best_rate; /* bytes per second that a member with all bytes fetched at; 0: not known */
     bool is_begun;
     uint32_t wave; /* the last one */
     uint32_t waiting_count, woken_count;
@@ -214,8 +215,6 @@ bool plan_is_awaited(const plan_t *p, uint64_t token);
 uint64_t plan_in_place(const plan_t *p, uint64_t token, size_t i);
 /* A process at this place has all bytes in memory that others of the place can hold. */
 bool plan_is_at_place(const plan_t *p, uint64_t place);
-/* Bytes per second of the fastest fetch of those that have all bytes; 0: not known. */
-uint64_t plan_best_rate(const plan_t *p);
 /* The member that it waits for; 0: it waits for none. */
 uint64_t plan_waits_for(const plan_t *p, uint64_t token);
 

@@ -240,7 +240,7 @@ static bool comes_as_soon(const step_t *s, const track_t *newest, const track_t 
     bool is_by_rule = newest->row->activation != HEDDLE_ACTIVATION_MANUAL && !newest->of->row->held;
     if (!is_by_rule || newest->phase == TRACK_WAITING || plan_is_at_place(&active->plan, member->place))
         return false;
-    uint64_t rate = plan_best_rate(&active->plan);
+    uint64_t rate = active->plan.best_rate;
     double takes_us = (double)newest->row->part.payload_bytes * 1e6 / (double)rate;
     return rate && takes_us <= (double)s->ro->lease_us &&
            (double)(s->v.now.us - newest->created_us) < 2 * takes_us;

@@ -289,7 +289,7 @@ static void note_rate(track_t *t)
 {
     const track_t *active = track_of(t->of, t->of->row->active);
     bool shows_rate = active && active->row && active->row->part.payload_bytes >= RATE_BYTES;
-    if (shows_rate) plan_uplink(&t->plan, plan_best_rate(&active->plan));
+    if (shows_rate) plan_uplink(&t->plan, active->plan.best_rate);
 }
 
 /* All lists are made before the first ANNOUNCE is sent, because each names members that are to fetch, too. */
