@@ -73,9 +73,9 @@ static uint64_t span_us(uint64_t from_ms, uint64_t to_ms)
     return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
 }
 
-/* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others; then 27.3 s without a
- * worker".  One that was gone before the slowest worker was ready took no time of the rest. */
-static void write_gone(const track_t *t, uint64_t ready_ms, uint64_t until_ms, char text[REST_TEXT])
+/* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others".  One that was gone
+ * before the slowest worker was ready took no time of the rest. */
+static void write_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
 {
     static const char *const HOW[] = {[GONE_LEFT] = "which left",
                                       [GONE_LOST] = "lost when its lease ended",
@@ -92,11 +92,20 @@ static void write_gone(const track_t *t, uint64_t ready_ms, uint64_t until_ms, c
     }
     if (used && others)
         text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
-    used = strlen(text);
+}
+
+/* "2.9 s waiting for w2, lost when its lease ended; 27.4 s without a worker", of the `rest_us` from
+ * `ready_ms` to `until_ms`. */
+static void write_missed(const track_t *t, uint64_t rest_us, uint64_t ready_ms, uint64_t until_ms,
+                         char text[REST_TEXT])
+{
+    char gone[REST_TEXT] = "";
     uint64_t deserted_us = t->deserted_ms ? span_us(t->deserted_ms, until_ms) : 0;
-    if (used && deserted_us >= REST_US)
-        text_printf(text + used, REST_TEXT - used, "; then %.1f s without a worker",
-                    (double)deserted_us / 1e6);
+    write_gone(t, ready_ms, gone);
+    if (!gone[0] || deserted_us < REST_US || deserted_us >= rest_us) text_printf(text, REST_TEXT, "%s", gone);
+    else
+        text_printf(text, REST_TEXT, "%.1f s %s; %.1f s without a worker",
+                    (double)(rest_us - deserted_us) / 1e6, gone, (double)deserted_us / 1e6);
 }
 
 /* What both times have in common. */
@@ -136,7 +145,7 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
     else if (s->sourceless_us > rest_us / 2)
         text_printf(text, sizeof text, "no source answered %s", s->worker);
     else if (is_operator) text_printf(text, sizeof text, "waiting for heddle activate");
-    else write_gone(t, ready_ms, until_ms, text);
+    else write_missed(t, rest_us, ready_ms, until_ms, text);
     bool is_busy = !text[0] && s->busy_us > rest_us / 2;
     if (is_busy && s->busy_with)
         text_printf(text, sizeof text, "%s was busy with its switch to %s@%llu", s->worker, t->adapter,

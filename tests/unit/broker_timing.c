@@ -901,7 +901,7 @@ Test(timing, a_version_that_failed_names_the_workers_that_it_waited_for)
     is(v, "state", "\"failed\"");
     is(v, "slowest", "null");
     is(json_object_get(v, "rest"), "message",
-       "\"waiting for w1, which left; for w2, lost when its lease ended; then 1.5 s without a worker\"");
+       "\"4.5 s waiting for w1, which left; for w2, lost when its lease ended; 1.5 s without a worker\"");
 }
 
 /* The wait for a worker ends when that is lost; what comes after is no part of it. */
@@ -915,8 +915,9 @@ Test(timing, the_time_after_the_last_worker_was_lost)
     rig_pass(21000);
     const json_t *v = version(), *rest = json_object_get(v, "rest");
     char want[128];
-    snprintf(want, sizeof want, "\"waiting for w1, lost when its lease ended; then %.1f s without a worker\"",
-             (double)(LEASE_MS + 20000 - lost_ms) / 1e3);
+    snprintf(want, sizeof want,
+             "\"%.1f s waiting for w1, lost when its lease ended; %.1f s without a worker\"",
+             (double)lost_ms / 1e3, (double)(LEASE_MS + 20000 - lost_ms) / 1e3);
     is(rest, "message", want);
 }
 
