@@ -166,7 +166,7 @@ _heddle() {
     workers:*) _heddle_names workers ;;
     wait:*) _heddle_refs REF ;;
     activate:*) _heddle_refs NAME@V ;;
-    rollback:*) _heddle_names adapters ;;
+    rollback:*) _heddle_refs REF ;;
     resume:*) _heddle_names adapters ;;
     forget:*) _heddle_names adapters ;;
     pull:*) if [ $given = 0 ]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;

@@ -30,7 +30,9 @@ def first_name(t):
     first = t.arguments[0] if t.arguments else None
     if first in REFS:
         return f"_heddle_refs {first}"
-    if t.command in ("rollback", "resume", "forget"):
+    if t.command == "rollback":     # NAME, as a rule
+        return "_heddle_refs REF"
+    if t.command in ("resume", "forget"):
         return "_heddle_names adapters"
     return "_heddle_names workers" if t.command == "workers" else None
 
