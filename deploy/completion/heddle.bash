@@ -78,7 +78,7 @@ _heddle_values() {
     publish:--step) echo '' ;;
     mkadapter:--tensors) echo '' ;;
     broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
-    rollback:--to) echo '' ;;
+    rollback:--to) echo '@refs' ;;
     worker:--verify) echo 'host each' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '@workers' ;;
@@ -149,6 +149,7 @@ _heddle() {
     case $values in
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
       @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+      @refs) _heddle_refs REF ;;
       @adapters | @workers) _heddle_names "${values#@}" ;;
       @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;

@@ -21,8 +21,8 @@ def kind_of(value):
 
 
 def asked_of(o):
-    """adapters or workers: what the broker is asked for, to complete this option's value; else None."""
-    return NAMES.get(o.name) if o.value == "NAME" else None
+    """adapters, workers or refs: what the broker is asked for, to complete this option's value; else None."""
+    return "refs" if "NAME@V" in o.value else NAMES.get(o.name) if o.value == "NAME" else None
 
 
 def first_name(t):
@@ -162,6 +162,7 @@ _heddle() {{
     case $values in
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
       @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+      @refs) _heddle_refs REF ;;
       @adapters | @workers) _heddle_names "${{values#@}}" ;;
       @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
@@ -188,7 +189,7 @@ def zsh_quoted(text):
 
 def zsh_action(value, choices, asked=None):
     if asked:
-        return f" _heddle_names {asked}"
+        return " _heddle_refs REF" if asked == "refs" else f" _heddle_names {asked}"
     kinds = {"dir": "_files -/", "file": "_files", "if": "_net_interfaces"}
     return kinds.get(kind_of(value)) or (f"({' '.join(choices)})" if choices else " ")
 
