@@ -358,12 +358,26 @@ static void request_piece(fetch_t *f, known_t *s, uint32_t piece, uint64_t now_u
     else f->ask[piece] = ask;
 }
 
+/* Which of the lent pieces it is; LENT_MAX: none, or it was asked for elsewhere since. */
+static unsigned lent_at(const fetch_t *f, uint32_t piece)
+{
+    const lending_t *l = &f->lending;
+    unsigned i = 0;
+    while (i < l->count && !(l->pieces[i] == piece && l->asks[i] == f->ask[piece])) i++;
+    return l->state == LENDING_NONE || i == l->count ? LENT_MAX : i;
+}
+
 /* Of its window, so much is lent for a comparison: where that turns out well for it, these pieces come back,
- * and others that were asked for meanwhile would come before them. */
+ * and others that were asked for meanwhile would come before them.  What was lent to one that has gone since is
+ * no part of it. */
 static uint32_t lent_from(const fetch_t *f, const known_t *s)
 {
     const lending_t *l = &f->lending;
-    return l->state == LENDING_SOME && s->token == l->lender ? l->count - l->came_count : 0;
+    uint32_t count = 0;
+    if (l->state != LENDING_SOME || s->token != l->lender) return 0;
+    for (uint32_t i = 0; i < l->count; i++)
+        count += l->pieces[i] != NO_PIECE && lent_at(f, l->pieces[i]) < LENT_MAX;
+    return count;
 }
 
 /* Asks a source for as many pieces as its window lets. */
@@ -372,9 +386,9 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
     unsigned source = (unsigned)(s - f->known);
     source_state_t state = s->state;
     const piece_list_t *open = &f->lists[source];
-    uint32_t piece, window = window_part(f);
-    while (s->state == state && f->full_us == CLOCK_NEVER &&
-           open->count + s->landed_count + lent_from(f, s) < window && (piece = next_todo(f)) != NO_PIECE) {
+    uint32_t piece, window = window_part(f), lent = lent_from(f, s);
+    while (s->state == state && f->full_us == CLOCK_NEVER && open->count + s->landed_count + lent < window &&
+           (piece = next_todo(f)) != NO_PIECE) {
         if (is_fresh(f, piece)) f->cursor++;
         request_piece(f, s, piece, now_us);
     }
@@ -402,15 +416,6 @@ static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept, uint64_t
         if (kept) ask_late(f, at, i, now_us);
         f->is_late_asked |= f->lists[at].count > 0;
     }
-}
-
-/* Which of the lent pieces it is; LENT_MAX: none, or it was asked for elsewhere since. */
-static unsigned lent_at(const fetch_t *f, uint32_t piece)
-{
-    const lending_t *l = &f->lending;
-    unsigned i = 0;
-    while (i < l->count && !(l->pieces[i] == piece && l->asks[i] == f->ask[piece])) i++;
-    return l->state == LENDING_NONE || i == l->count ? LENT_MAX : i;
 }
 
 /* Nothing is left to ask for, and `s` has sent all that was asked of it: how many pieces others have not.  0

@@ -1329,6 +1329,24 @@ Test(fetch, a_source_that_siblings_load_is_not_left, .fini = stop_slow)
     cr_assert_eq(moved_count(), 0);
 }
 
+/* The part of the window that this fetch has is no larger than what was lent. */
+Test(fetch, what_was_lent_to_one_that_has_gone_takes_no_room, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    good(lends(), 2);
+    uint32_t some[16];
+    cr_assert_eq(lent_some(2, some), 4);
+    sharer_count = 4;
+    gone(2);
+    gone(3);
+    uint64_t from = 0;
+    for (next_piece = 0; fetch_piece(f, next_piece, &from) != PIECE_ASKED || from != 1;) next_piece++;
+    refused(next_piece, 1, HEDDLE_ERR_AGAIN);
+    now += 500 * MS;
+    tick();
+    cr_assert(act_count > 0 && acts[0].kind == FA_ASK && acts[0].token == 1, "%s", said());
+}
+
 /* Half of the time of a piece: that is what a single one takes on a link that two sources' pieces share. */
 Test(fetch, a_source_that_has_all_and_is_no_faster_is_lent_few_pieces, .fini = stop_slow)
 {
