@@ -368,8 +368,8 @@ static unsigned lent_at(const fetch_t *f, uint32_t piece)
 }
 
 /* Of its window, so much is lent for a comparison: where that turns out well for it, these pieces come back,
- * and others that were asked for meanwhile would come before them.  What was lent to one that has gone since is
- * no part of it. */
+ * and others that were asked for meanwhile would come before them.  What was lent to one that has gone since
+ * is no part of it. */
 static uint32_t lent_from(const fetch_t *f, const known_t *s)
 {
     const lending_t *l = &f->lending;
