@@ -180,9 +180,9 @@ static int stepped_back(const msg_publish_t *m, const version_row_t *before, hed
 static int cut_off(const msg_publish_t *m, const publish_by_t *by, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-               "no worker can reach the publisher %s: its data plane is on loopback (%s), and that of each "
-               "of the %zu workers of %s is elsewhere",
-               by->writer, by->addresses, by->cut_off_count, m->adapter);
+               "no worker can reach the publisher %s: its data plane is on loopback (%s), and those of the "
+               "workers of %s (%zu) are elsewhere",
+               by->writer, by->addresses, m->adapter, by->cut_off_count);
     error_where(error, m->adapter, 0, NULL, "commit");
     error_expected(error, "a publisher on a network of the workers");
     error_found(error, "%s, on %s", by->writer, by->addresses);
