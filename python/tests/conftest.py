@@ -4,6 +4,8 @@ tests/fixtures.
 """
 from __future__ import annotations
 
+import contextlib
+import inspect
 import json
 import os
 import pathlib
@@ -80,6 +82,36 @@ class Broker(Process):
         self.endpoint = self.json()["endpoint"]
 
 
+def machine_time():
+    """The seconds that the machine has given: a byte of that file is 5 ms (tests/lib/machine_time)."""
+    return os.stat(os.environ["HEDDLE_TICKS"]).st_size * 0.005
+
+
+# what a program of the tests begins with
+PROGRAM = "import json, os, sys, time\n" + inspect.getsource(machine_time)
+
+
+@contextlib.contextmanager
+def at_most(seconds, what=""):
+    """Fails where the body takes longer, by the clock of what the machine gives: the wall's would also count
+    moments at which the machine stands still.
+    """
+    start = machine_time()
+    yield
+    took = machine_time() - start
+    assert took < seconds, f"{what}: {took:.3f} s, at most {seconds} s"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ticks(tmp_path_factory):
+    os.environ["HEDDLE_TICKS"] = str(tmp_path_factory.mktemp("ticks") / "ticks")
+    it = subprocess.Popen([ROOT / "tests/lib/machine_time", os.environ["HEDDLE_TICKS"]])
+    until(lambda: pathlib.Path(os.environ["HEDDLE_TICKS"]).exists() and machine_time(), "the clock ticks")
+    yield
+    it.kill()
+    it.wait()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_keys(tmp_path_factory):
     """Never the user's own key ring, nor a broker of the user's."""
@@ -112,7 +144,7 @@ def program(tmp_path):
 
     def start(code, *args, **how):
         path = tmp_path / f"program-{len(started)}.py"
-        path.write_text("import json, os, sys, time\n" + textwrap.dedent(code))
+        path.write_text(PROGRAM + textwrap.dedent(code))
         log = (tmp_path / f"program-{len(started)}.log").open("wb")
         it = Process([sys.executable, "-X", "faulthandler", "-W", "default", str(path), *map(str, args)],
                      stderr=log, **how)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import heddle
-from conftest import FIXTURES, until
+from conftest import FIXTURES, at_most, machine_time, until
 from heddle import _calls
 
 
@@ -115,10 +115,8 @@ def test_async_admin(broker, adapter):
                 asked = asyncio.create_task(adm.wait(adapter + "@1", deadline=60))
                 await _until(lambda: adm._admin._current or asked.done(), "the call is in the library")
                 asked.cancel()
-                start = time.monotonic()
-                with pytest.raises((asyncio.CancelledError, heddle.NotFound)):
+                with at_most(5), pytest.raises((asyncio.CancelledError, heddle.NotFound)):
                     await asked
-                assert time.monotonic() - start < 5
                 ver = await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
                 found = await adm.wait(ver.tag.split(":")[0], deadline=60)
                 assert found.have_count == 1 and found.workers[0].digest == ver.digest
@@ -155,10 +153,9 @@ def test_following_events_keeps_nobody_waiting(broker, adapter):
         thread = threading.Thread(target=follow)
         thread.start()
         until(lambda: list(adm._followers) and list(adm._followers)[0]._current, "the follower waits")
-        start = time.monotonic()
-        for _ in range(5):
-            adm.status()
-        assert time.monotonic() - start < 3
+        with at_most(3):
+            for _ in range(5):
+                adm.status()
     thread.join(10)
     assert ended == [True] and not thread.is_alive(), "the follower ends with its handle"
 
@@ -170,10 +167,9 @@ def test_following_events_keeps_nobody_waiting(broker, adapter):
             task = asyncio.create_task(follow())
             await _until(lambda: list(adm._admin._followers) and list(adm._admin._followers)[0]._current,
                          "the follower waits")
-            start = time.monotonic()
-            for _ in range(5):
-                await adm.status()
-            assert time.monotonic() - start < 3
+            with at_most(3):
+                for _ in range(5):
+                    await adm.status()
         with pytest.raises(heddle.Closed):
             await asyncio.wait_for(task, 10)
     asyncio.run(main())
@@ -192,34 +188,34 @@ def test_cancelling_never_blocks_the_loop_nor_ends_the_next_call(broker, adapter
         async with heddle.AsyncAdmin() as adm:
             with heddle.Publisher(adapter=adapter) as pub:
                 await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
-                longest, last = 0.0, time.monotonic()
+                longest, last = 0.0, machine_time()
 
                 async def tick():
                     nonlocal longest, last
                     while True:
                         await asyncio.sleep(0.01)
-                        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                        now = machine_time()
+                        longest, last = max(longest, now - last), now
                 ticks = asyncio.create_task(tick())
                 for n in range(4):
                     slow = asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=30))
                     behind = asyncio.create_task(adm.status())
                     await _until(lambda: adm._admin._current, "the call is in the library")
-                    start = time.monotonic()
-                    slow.cancel()
-                    if n % 2:
-                        await asyncio.sleep(0)
-                        slow.cancel()           # again, while the call is on its way out
-                    with pytest.raises(asyncio.CancelledError):
-                        await slow
-                    assert (await behind).broker.state == "ready" and time.monotonic() - start < 5
+                    with at_most(5):
+                        slow.cancel()
+                        if n % 2:
+                            await asyncio.sleep(0)
+                            slow.cancel()           # again, while the call is on its way out
+                        with pytest.raises(asyncio.CancelledError):
+                            await slow
+                        assert (await behind).broker.state == "ready"
                 first, queued = (asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=30))
                                  for _ in range(2))
                 await _until(lambda: adm._admin._current, "the call is in the library")
-                start = time.monotonic()
                 queued.cancel()                 # has not begun: needs not wait for the first one
-                with pytest.raises(asyncio.CancelledError):
+                with at_most(5), pytest.raises(asyncio.CancelledError):
                     await queued
-                assert time.monotonic() - start < 5 and not first.done()
+                assert not first.done()
                 first.cancel()
                 ticks.cancel()
                 assert longest < 3, f"the loop stood still for {longest} s"
@@ -233,12 +229,12 @@ def test_closing_an_async_admin_ends_its_calls(broker, adapter):
             await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
             slow = asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=60))
             await _until(lambda: adm._admin._current, "the call is in the library")
-            start = time.monotonic()
-            await adm.close()
-            await adm.close()
-            with pytest.raises(heddle.Closed):
-                await slow
-            assert time.monotonic() - start < 5 and adm.closed
+            with at_most(5):
+                await adm.close()
+                await adm.close()
+                with pytest.raises(heddle.Closed):
+                    await slow
+            assert adm.closed
     asyncio.run(main())
 
 
@@ -249,10 +245,9 @@ def test_a_follower_is_made_while_another_call_is_under_way(broker, adapter):
                 await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
                 slow = asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=60))
                 await _until(lambda: adm._admin._current, "the call is in the library")
-                start = time.monotonic()
                 async for _ in adm.events(follow=True):
                     break
-                assert next(adm._admin.events(follow=True)) and time.monotonic() - start < 20
+                assert next(adm._admin.events(follow=True)) and not slow.done()
                 slow.cancel()
     asyncio.run(main())
 

@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 
-from conftest import FIXTURES
+from conftest import FIXTURES, at_most
 from engine_double import ASKS, LOADS, UNLOADS, Double, calls, metrics
 from heddle.engine.plan import Kind
 from heddle.engine.releases import PRODUCTS, Content, Release, content_of
@@ -109,13 +109,11 @@ def test_no_answer(double, server, fault):
                         (ASKS, lambda t: server.ask("policy@1", t)),
                         (UNLOADS, lambda t: server.unload("policy@1", t))):
         double.faults[table[double.kind]].append(fault)
-        began = time.monotonic()
         words = "no answer to .* within 0.3 s" if fault == "hang" else "reset|closed|aborted"
         if (double.kind, table, fault) == ("sglang", UNLOADS, "hang"):
             words = "under way"          # it does not answer before the requests of that name are over
-        with pytest.raises((Away, Refused), match=words):
+        with at_most(3), pytest.raises((Away, Refused), match=words):
             call(0.3)
-        assert time.monotonic() - began < 3
 
 
 def test_nobody_listens(double, server):
@@ -142,9 +140,9 @@ def test_an_answer_that_drips_ends_at_the_deadline():
     thread = threading.Thread(target=drip, daemon=True)
     thread.start()
     began = time.monotonic()
-    with pytest.raises(Away, match="within 0.5 s"):
+    with at_most(3), pytest.raises(Away, match="within 0.5 s"):
         Vllm(f"http://127.0.0.1:{listener.getsockname()[1]}").load("policy@1", PLAIN, 0.5)
-    assert 0.4 < time.monotonic() - began < 3
+    assert time.monotonic() - began > 0.4
     thread.join(5)
     listener.close()
 

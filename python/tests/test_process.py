@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import FIXTURES, Broker, until
+from conftest import FIXTURES, Broker, at_most, until
 
 # Each wait, as a program would be in it.  The program prints "in" before it, and then how it ended.
 WAITS = {
@@ -70,7 +70,7 @@ INTERRUPTED = """
     try:
         {call}
     except KeyboardInterrupt:
-        print("interrupted", time.monotonic(), flush=True)
+        print("interrupted", flush=True)
 """
 
 
@@ -101,12 +101,9 @@ def _interrupt(program, adapter, what, call, endpoint, make="None", before=lambd
     it.say("go")
     assert it.line() == "in"
     _settle(it.pid)
-    start = time.monotonic()
-    os.kill(it.pid, signal.SIGINT)
-    words = it.line().split()
-    assert words[0] == "interrupted", it.log.read_text()
-    took = float(words[1]) - start
-    assert took < 0.1 * _slowness(), f"{what}: {took * 1000:.0f} ms"
+    with at_most(0.1, what):
+        os.kill(it.pid, signal.SIGINT)
+        assert it.line() == "interrupted", it.log.read_text()
     assert it.end(sign=None, timeout=30) == 0, it.log.read_text()
 
 
@@ -125,18 +122,6 @@ def _settle(pid, thread=None):
         same = same + 1 if now == last and now[0] == "S" else 0
         last = now
         time.sleep(0.02)
-
-
-def _slowness():
-    """How much later than asked a thread of this machine wakes at the moment, from 1 to 10: the bound is for
-    a machine that is free, and fails on any.
-    """
-    worst = 0.0
-    for _ in range(20):
-        start = time.monotonic()
-        time.sleep(0.005)
-        worst = max(worst, time.monotonic() - start)
-    return min(10.0, max(1.0, worst / 0.010))
 
 
 def test_ctrl_c_while_another_thread_is_in_the_handle_leaves_what_close_frees(broker, adapter, program):
@@ -251,9 +236,9 @@ CLOSING = """
     def call():
         try:
             {call}
-            print("ended", time.monotonic(), flush=True)
+            print("ended", flush=True)
         except heddle.Closed:
-            print("closed", time.monotonic(), flush=True)
+            print("closed", flush=True)
     if how == "handler":
         print("in", threading.get_native_id(), flush=True)
         call()
@@ -285,18 +270,16 @@ def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, progr
     word, thread = it.line().split()
     assert word == "in"
     _settle(it.pid, int(thread))
-    start = time.monotonic()
-    it.say("close") if how != "handler" else os.kill(it.pid, signal.SIGUSR1)
-    # at the end of the interpreter a daemon thread says no more
-    if how != "exit":
-        word, at = it.line(20).split()
-        assert word == ("ended" if what == "updates"
-                        else "closed") and float(at) - start < 2 * _slowness(), it.log.read_text()
-    # closing may wait for a broker, and for a publisher's turn to leave
-    if what.startswith("stopped"):
-        os.kill(own.pid, signal.SIGCONT)
-    assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
-    assert time.monotonic() - start < 6 * _slowness()
+    with at_most(6, "the end of the program"):
+        with at_most(2, what):
+            it.say("close") if how != "handler" else os.kill(it.pid, signal.SIGUSR1)
+            # at the end of the interpreter a daemon thread says no more
+            if how != "exit":
+                assert it.line() == ("ended" if what == "updates" else "closed"), it.log.read_text()
+        # closing may wait for a broker, and for a publisher's turn to leave
+        if what.startswith("stopped"):
+            os.kill(own.pid, signal.SIGCONT)
+        assert it.end(sign=None) == 0, it.log.read_text()
 
 
 @pytest.mark.parametrize("kind", ["BaseException", "RuntimeError", "IndexError"])
@@ -501,7 +484,7 @@ WITH_A_SECOND = """
         async with heddle.AsyncAdmin() as adm:
             await adm.wait(ref, deadline=T)
     def beside(wait):
-        count, took, start = 0, [], time.monotonic()
+        took, start = [], time.monotonic()
         def run():
             try:
                 wait()
@@ -510,13 +493,13 @@ WITH_A_SECOND = """
             took.append(time.monotonic() - start)
         thread = threading.Thread(target=run)
         thread.start()
-        longest, last = 0.0, start
+        longest, last = 0.0, machine_time()
         while not took:
             time.sleep(0.001)
-            now = time.monotonic()
-            longest, last, count = max(longest, now - last), now, count + 1
+            now = machine_time()
+            longest, last = max(longest, now - last), now
         thread.join()
-        print(json.dumps({"count": count, "longest": longest, "took": took[0]}), flush=True)
+        print(json.dumps({"longest": longest, "took": took[0]}), flush=True)
 """
 
 
@@ -531,7 +514,7 @@ def test_a_second_thread_runs_while_one_waits(still, adapter, program):
         got = it.json()
         assert got["took"] > 0.6, f"{what}: it does not wait: {got}"
         # a wait that kept the GIL would last as long as the wait
-        assert got["longest"] < 0.5 and got["count"] > 20, f"{what}: {got}"
+        assert got["longest"] < 0.5, f"{what}: {got}"
     os.kill(still.pid, signal.SIGCONT)
     assert it.end(sign=None) == 0, it.log.read_text()
 
@@ -785,9 +768,9 @@ def test_nothing_is_imported_before_it_is_used(broker, adapter, program):
 def test_import_costs_little(program):
     """Without compiling or parsing anything, and without loading the library or cffi."""
     it = program("""
-        start = time.perf_counter()
+        start = machine_time()
         import heddle
-        took = time.perf_counter() - start
+        took = machine_time() - start
         loaded = any("libheddle" in line for line in open("/proc/self/maps"))
         bound = [m for m in ("_cffi_backend", "heddle._native") if m in sys.modules]
         heddle.Worker, heddle.updates.FEATURES, heddle.__version__      # each name is there all the same

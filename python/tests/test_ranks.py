@@ -16,7 +16,7 @@ pytest.importorskip("peft")
 
 import heddle
 import models
-from conftest import FIXTURES, Process
+from conftest import FIXTURES, PROGRAM, Process
 
 PRELUDE = """
     sys.path.insert(0, sys.argv[1])
@@ -159,11 +159,11 @@ WAITS = """
         ver = pub.publish(models.lora(), step=1)
         tell(failed=failure(lambda: ver.wait(timeout=5)))               # longer than the group is patient
         for who in (1, 0):
-            began = time.monotonic()
+            began = machine_time()
             if rank == who:
                 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             failed = failure(lambda: ver.wait(timeout=60))
-            tell(failed=failed, late=time.monotonic() - began > 30)
+            tell(failed=failed, late=machine_time() - began > 30)
         tell(version=pub.publish(models.stir(models.lora(), 3), step=2).version)
     dist.destroy_process_group()
 """
@@ -205,11 +205,11 @@ CLOSED_IN_A_WAIT = """
     for who in (0, 1):
         pub = heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish")
         ver = pub.publish(models.lora())
-        began = time.monotonic()
+        began = machine_time()
         if rank == who:
             threading.Timer(0.5, pub.close).start()
         failed = failure(lambda: ver.wait(timeout=30))
-        tell(failed=failed, late=time.monotonic() - began > 20)
+        tell(failed=failed, late=machine_time() - began > 20)
         pub.close()
         dist.barrier()
     os._exit(0)
@@ -236,7 +236,7 @@ def start(tmp_path, code, *args):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     path = tmp_path / "rank.py"
-    path.write_text("import json, os, sys\n" + textwrap.dedent(PRELUDE) + textwrap.dedent(code))
+    path.write_text(PROGRAM + textwrap.dedent(PRELUDE) + textwrap.dedent(code))
     return [Process([sys.executable, str(path), os.path.dirname(models.__file__), args[0], str(r), str(port),
                      *map(str, args[1:])],
                     stderr=(tmp_path / f"rank{r}.log").open("wb")) for r in range(2)]

@@ -238,9 +238,9 @@ def case_versions(box, quick):
     gone = box.ask("versions", "policy@1")
     box.check(gone["exit"] == 3, f"policy@1 is forgotten: exit {gone['exit']}")
     broker.kill()
-    start = time.monotonic()
+    start = box.given_s()
     broker = box.start_broker()
-    took_s = time.monotonic() - start
+    took_s = box.given_s() - start
     again = box.ask("versions", "policy")["versions"]
     box.check([(v["version"], v["digest"]) for v in again] == [(v["version"], v["digest"])
                                                                for v in rows["versions"]] and took_s < 5,
