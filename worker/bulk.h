@@ -20,7 +20,7 @@ typedef struct {
     bool is_digested_here;   /* what is held, whatever others have found */
     int (*check)(heddle_error_t *error); /* as worker_opts_t.check */
     uint64_t chunks_bad, retries;        /* of all downloads */
-    uint32_t asking;                     /* downloads that ask a live source: they share one window */
+    struct download_run *runs;           /* of all downloads: those that ask one source share its window */
     uint64_t fetch_rate;                 /* of the last one, in bytes a second; 0: there was none */
 } bulk_t;
 

@@ -5,7 +5,7 @@
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
  *   CHUNKS    they are fetched, one or several at once as a piece: by one fetch, or, where each half of
- *             them has sources of its own, by one for each half, with a window of its own. What arrives goes
+ *             them has sources of its own, by one for each half. What arrives goes
  *             through the digest queue (worker/digest_queue.h), also where its leaves were made as it was
  *             copied; a few completions a call of download_work are compared with the manifest: good pieces
  *             are served on at once (but see `overwritten`), bad ones come again from another source
@@ -60,8 +60,9 @@ typedef enum {
 } download_state_t;
 
 /* One of its fetches: of the manifest, of all chunks, or of a half of them. */
-typedef struct {
+typedef struct download_run {
     struct download *of;
+    struct download_run *prev, *next; /* in bulk->runs */
     fetch_t *fetch;
     uint32_t first; /* piece 0 of the fetch */
     uint64_t half;  /* of the chunks: 1, 2; 0: of all, or of the manifest */
@@ -94,7 +95,6 @@ typedef struct download {
     uint32_t manifest_tries;
     uint64_t answered[LIMIT_SOURCES * 2]; /* sources that answered */
     uint32_t answered_count;
-    bool is_asking;          /* counted in bulk->asking */
     bool needs_sources;      /* every source was lost, or one is to be blamed: until download_lost */
     uint32_t blamed_count;   /* that were, when it was last looked */
     bool is_partly_served;   /* some of what was verified could not be served on: it is at the end */

@@ -88,6 +88,7 @@ struct fetch {
     bool is_late_asked;    /* asks may stand at a late source */
     uint32_t window_count; /* pieces in flight per source, for all who share the window */
     uint32_t good_count;
+    uint64_t asked;           /* token of the source that is asked; 0: there is none */
     uint32_t cursor;          /* pieces from here on were never asked for */
     known_t known[KNOWN_MAX]; /* never forgets a quarantined one */
     unsigned known_count;
@@ -261,6 +262,7 @@ static void drop_asks(fetch_t *f, unsigned source, uint32_t kept, moved_t why)
 /* The fetch is over: what is open is asked of no other source. */
 static void drop_all(fetch_t *f)
 {
+    f->asked = 0;
     for (unsigned i = 0; i < f->known_count; i++)
         for (piece_list_t *open = &f->lists[i]; open->count; move_piece(f, open->first, AGAIN))
             f->ops.drop_ask(f->self, f->ask[open->first]);
@@ -325,17 +327,17 @@ static known_t *forgive(fetch_t *f)
     return first;
 }
 
-static uint32_t sharers(const fetch_t *f)
+static uint32_t sharers(const fetch_t *f, uint64_t token)
 {
-    uint32_t count = f->ops.sharers ? f->ops.sharers(f->self) : 1;
+    uint32_t count = f->ops.sharers ? f->ops.sharers(f->self, token) : 1;
     return count ? count : 1;
 }
 
-/* Of the window, the part of this fetch: what siblings ask of the same source waits there too.  It is looked
- * up each time: siblings come and go. */
-static uint32_t window_part(const fetch_t *f)
+/* Of the window of a source, the part of this fetch: what siblings ask of the same source waits there too.
+ * It is looked up each time: siblings come and go. */
+static uint32_t window_part(const fetch_t *f, uint64_t token)
 {
-    uint32_t count = f->window_count / sharers(f);
+    uint32_t count = f->window_count / sharers(f, token);
     return count ? count : 1;
 }
 
@@ -367,17 +369,17 @@ static unsigned lent_at(const fetch_t *f, uint32_t piece)
     return l->state == LENDING_NONE || i == l->count ? LENT_MAX : i;
 }
 
-/* Of its window, so much is lent for a comparison: where that turns out well for it, these pieces come back,
- * and others that were asked for meanwhile would come before them.  What was lent to one that has gone since
- * is no part of it. */
-static uint32_t lent_from(const fetch_t *f, const known_t *s)
+/* Of a source's window, so much is left to it while another one is lent pieces for a comparison: where that
+ * turns out well for it, these come back, and others that were asked for meanwhile would come before them.
+ * What was lent to one that has gone since is no part of it.  It goes on with one piece at least. */
+static uint32_t window_left(const fetch_t *f, const known_t *s)
 {
     const lending_t *l = &f->lending;
-    uint32_t count = 0;
-    if (l->state != LENDING_SOME || s->token != l->lender) return 0;
+    uint32_t window = window_part(f, s->token), lent = 0;
+    if (l->state != LENDING_SOME || s->token != l->lender) return window;
     for (uint32_t i = 0; i < l->count; i++)
-        count += l->pieces[i] != NO_PIECE && lent_at(f, l->pieces[i]) < LENT_MAX;
-    return count;
+        lent += l->pieces[i] != NO_PIECE && lent_at(f, l->pieces[i]) < LENT_MAX;
+    return lent < window ? window - lent : 1;
 }
 
 /* Asks a source for as many pieces as its window lets. */
@@ -386,19 +388,20 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
     unsigned source = (unsigned)(s - f->known);
     source_state_t state = s->state;
     const piece_list_t *open = &f->lists[source];
-    uint32_t piece, window = window_part(f), lent = lent_from(f, s);
-    while (s->state == state && f->full_us == CLOCK_NEVER && open->count + s->landed_count + lent < window &&
+    uint32_t piece, window = window_left(f, s);
+    while (s->state == state && f->full_us == CLOCK_NEVER && open->count + s->landed_count < window &&
            (piece = next_todo(f)) != NO_PIECE) {
         if (is_fresh(f, piece)) f->cursor++;
         request_piece(f, s, piece, now_us);
     }
 }
 
-/* A late source of which nothing is asked, as the fetch has just begun, or its list: one piece, which another
- * one would be asked for within a window. */
-static void ask_late(fetch_t *f, unsigned at, uint32_t before_end, uint64_t now_us)
+/* A late source of which nothing is asked, as the fetch has just begun, or its list: one piece, which `s`
+ * would be asked for within a window. */
+static void ask_late(fetch_t *f, unsigned at, const known_t *s, uint32_t before_end, uint64_t now_us)
 {
-    uint32_t next = next_todo(f), window = window_part(f), piece = f->cursor + window - 1 - before_end;
+    uint32_t next = next_todo(f), window = window_part(f, s->token);
+    uint32_t piece = f->cursor + window - 1 - before_end;
     bool is_there = before_end < window && piece < f->count;
     if (f->lists[at].count || next == NO_PIECE || !is_there || piece == next || !is_fresh(f, piece)) return;
     request_piece(f, &f->known[at], piece, now_us);
@@ -413,7 +416,7 @@ static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept, uint64_t
         unsigned at = f->order[i];
         if (f->known[at].state != SOURCE_LATE || &f->known[at] == s) continue;
         drop_asks(f, at, kept, MOVED_LATE);
-        if (kept) ask_late(f, at, i, now_us);
+        if (kept) ask_late(f, at, s, i, now_us);
         f->is_late_asked |= f->lists[at].count > 0;
     }
 }
@@ -449,6 +452,14 @@ static void take_from_slow(fetch_t *f, known_t *s, uint64_t now_us)
     ask_source(f, s, now_us);
 }
 
+/* At most each half second. */
+static void need_sources(fetch_t *f, uint64_t now_us)
+{
+    if (now_us < f->need_us) return;
+    f->ops.need_sources(f->self);
+    f->need_us = now_us + NEED_US;
+}
+
 /* Asks one source; what stands at late ones comes to it.  Without a live one a new list is needed. */
 static void go_on(fetch_t *f, uint64_t now_us)
 {
@@ -469,6 +480,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
         }
         is_asked = s->state <= SOURCE_LATE;
     }
+    f->asked = is_asked ? s->token : 0;
     if (is_asked) take_from_slow(f, s, now_us);
     else f->end_us = CLOCK_NEVER;
     if (is_asked) f->all_bad_us = CLOCK_NEVER;
@@ -479,12 +491,8 @@ static void go_on(fetch_t *f, uint64_t now_us)
         is_all_bad = is_all_bad && f->known[f->order[i]].state == SOURCE_BAD;
     if (!is_all_bad) f->all_bad_us = CLOCK_NEVER;
     else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
-    if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) {
-        conclude(f, false, now_us);
-    } else if (now_us >= f->need_us) {
-        f->ops.need_sources(f->self);
-        f->need_us = now_us + NEED_US;
-    }
+    if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) conclude(f, false, now_us);
+    else need_sources(f, now_us);
 }
 
 /* -- a slow source ---------------------------------------------------------------------------- */
@@ -495,7 +503,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
 static double piece_us(const fetch_t *f, const known_t *s)
 {
     double at_rate_us = s->rate ? f->piece_bytes * 1e6 / (double)s->rate : 0, each_us = (double)s->gap_us;
-    return (at_rate_us > each_us ? at_rate_us : each_us) / sharers(f);
+    return (at_rate_us > each_us ? at_rate_us : each_us) / sharers(f, s->token);
 }
 
 static void lend_later(fetch_t *f, uint64_t now_us)
@@ -530,34 +538,44 @@ static known_t *next_to_lend(fetch_t *f, const known_t *s, lend_t *ret_as)
     return NULL;
 }
 
-/* How many pieces ahead a lent one is, at least; half of the window, where that is more. */
-static uint32_t near(const fetch_t *f)
+/* How many pieces ahead a lent one is, at least; half of the lender's window, where that is more. */
+static uint32_t near(const fetch_t *f, uint64_t lender)
 {
-    uint32_t half = window_part(f) / 2;
+    uint32_t half = window_part(f, lender) / 2;
     return half > LEND_AHEAD_MIN ? half : LEND_AHEAD_MIN;
 }
 
 /* How far ahead, up to twice as far.  Members behind a slow source have equally much, and a piece that one of
  * them was lent is no sign that it has those before it: so each pair of members lends another one. */
-static uint32_t distance(const fetch_t *f, const known_t *other)
+static uint32_t distance(const fetch_t *f, const known_t *s, const known_t *other)
 {
     uint64_t x = (other->token + f->lending.tries + 1) * 0x9e3779b97f4a7c15ull;
-    return near(f) + (uint32_t)(x >> 32) % near(f);
+    uint32_t least = near(f, s->token);
+    return least + (uint32_t)(x >> 32) % least;
 }
 
-static bool has_room(const fetch_t *f, const known_t *s, uint32_t count)
+/* How many pieces more it may be asked for. */
+static uint32_t room(const fetch_t *f, const known_t *s)
 {
-    return f->lists[s - f->known].count + s->landed_count + count <= window_part(f);
+    uint32_t used = f->lists[s - f->known].count + s->landed_count, window = window_part(f, s->token);
+    return used < window ? window - used : 0;
 }
 
-/* The piece to lend, where `s` has just delivered `piece`; NO_PIECE: none.  One that has all bytes gets the
- * last one that is open at `s`, which would come last. */
+/* One that would come last: the last one that is open at the lender, which goes on with those before it;
+ * where its window is no more than a piece, the next one that is to be asked for. */
+static uint32_t last_of(fetch_t *f, const known_t *lender)
+{
+    const piece_list_t *open = &f->lists[lender - f->known];
+    return open->count > 1 ? open->last : next_todo(f);
+}
+
+/* The piece to lend, where `s` has just delivered `piece`; NO_PIECE: none. */
 static uint32_t piece_to_lend(fetch_t *f, const known_t *s, uint32_t piece, const known_t *other, lend_t as)
 {
     unsigned at = (unsigned)(s - f->known);
-    if (!has_room(f, other, 1)) return NO_PIECE;
-    if (as == LEND_WHOLE) return f->lists[at].last;
-    uint32_t far = piece + distance(f, other);
+    if (!room(f, other)) return NO_PIECE;
+    if (as == LEND_WHOLE) return last_of(f, s);
+    uint32_t far = piece + distance(f, s, other);
     return far < f->count && (f->where[far] == at || is_fresh(f, far)) ? far : NO_PIECE;
 }
 
@@ -565,7 +583,7 @@ static uint32_t piece_to_lend(fetch_t *f, const known_t *s, uint32_t piece, cons
 static bool lend_piece(fetch_t *f, known_t *other, uint32_t piece, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    if (!is_fresh(f, piece)) f->ops.drop_ask(f->self, f->ask[piece]);
+    if (f->ask[piece]) f->ops.drop_ask(f->self, f->ask[piece]);
     request_piece(f, other, piece, now_us);
     if (f->where[piece] != other - f->known) return false;
     l->pieces[l->count] = piece;
@@ -597,31 +615,41 @@ static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_u
     if (lend_piece(f, other, far, now_us)) l->state = LENDING_ONE;
 }
 
-/* The last pieces that are open at the lender, which goes on with those before them. */
+/* A quarter of the lender's window, as far as the other one has room. */
+static uint32_t some(const fetch_t *f, const known_t *lender, const known_t *other)
+{
+    uint32_t quarter = window_part(f, lender->token) / 4, free = room(f, other);
+    uint32_t most = quarter > LENT_MAX ? LENT_MAX : quarter > 2 ? quarter : 2;
+    return most < free ? most : free;
+}
+
+/* Lends so many in the order in which they are open; where that leaves the lender none, such that are to be
+ * asked for next. */
 static void lend_some(fetch_t *f, const known_t *lender, known_t *other, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    uint32_t quarter = window_part(f) / 4, most = quarter > LENT_MAX ? LENT_MAX : quarter > 2 ? quarter : 2;
     const piece_list_t *open = &f->lists[lender - f->known];
-    uint32_t piece = open->last;
+    uint32_t count = some(f, lender, other), piece = open->last;
+    bool is_open = open->count > count;
     l->state = LENDING_NONE;
-    if (open->count <= most || !has_room(f, other, most)) return;
-    for (uint32_t i = 1; i < most; i++) piece = f->prev[piece];
     l->count = l->came_count = l->lender_count = 0;
-    while (piece != NO_PIECE) {
-        uint32_t next = f->next[piece];
-        if (!lend_piece(f, other, piece, now_us)) return;
+    for (uint32_t i = 1; is_open && i < count; i++) piece = f->prev[piece];
+    while (l->count < count) {
+        uint32_t next = is_open ? f->next[piece] : NO_PIECE;
+        if (!is_open) piece = next_todo(f);
+        if (piece == NO_PIECE || !lend_piece(f, other, piece, now_us)) break;
         piece = next;
     }
     l->lent_us = now_us;
-    l->state = LENDING_SOME;
+    if (l->count && l->count == count) l->state = LENDING_SOME;
+    else lend_later(f, now_us);
 }
 
 /* A lent piece has come: so soon that the other source is far ahead, or faster than the lender. */
 static bool came_at_once(const fetch_t *f, const known_t *lender, uint64_t now_us)
 {
     const lending_t *l = &f->lending;
-    if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f) / 4;
+    if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f, l->lender) / 4;
     return (double)(now_us - l->lent_us) * AT_ONCE <= piece_us(f, lender);
 }
 
@@ -683,7 +711,7 @@ static void follow_lending(fetch_t *f, const known_t *s, uint32_t piece, uint64_
     l->lender_count += s->token == l->lender;
     bool is_late = l->state == LENDING_SOME
                        ? l->lender_count * FASTER >= l->count
-                       : l->as == LEND_PARTIAL && f->good_count - l->good_count >= near(f) / 2;
+                       : l->as == LEND_PARTIAL && f->good_count - l->good_count >= near(f, l->lender) / 2;
     if (is_late) take_lent_back(f, now_us);
 }
 
@@ -836,7 +864,7 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
             f->is_late_asked = true;
         }
     }
-    if (stood_still) f->ops.need_sources(f->self);
+    if (stood_still) need_sources(f, now_us);
     go_on(f, now_us);
 }
 
@@ -875,6 +903,8 @@ uint32_t fetch_from(const fetch_t *f, uint64_t token)
     int at = find(f, token);
     return at < 0 ? 0 : f->known[at].good_count;
 }
+
+uint64_t fetch_asks(const fetch_t *f) { return f->asked; }
 
 bool fetch_is_late(const fetch_t *f, uint64_t token)
 {

@@ -14,8 +14,8 @@
  * known, also when its source is lost meanwhile.
  *
  * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES, of
- * which each fetch of this process has an equal part (ops.sharers), at least one piece: what several of them
- * ask of one source together waits there no longer than what one asks alone.
+ * which each fetch of this process that asks the same source has an equal part (ops.sharers), at least one
+ * piece: what several of them ask of it together waits there no longer than what one asks alone.
  *
  * The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and 30 s, and 0.8 s
  * until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for 12 s without one
@@ -112,8 +112,8 @@ typedef struct {
     void (*moved)(void *self, uint64_t token, moved_t why);
     /* Whether a piece may be lent to the source, and as what.  NULL: to none. */
     lend_t (*lend)(void *self, uint64_t token);
-    /* Fetches of this process that share the window, with this one.  NULL: it is alone. */
-    uint32_t (*sharers)(void *self);
+    /* Fetches of this process that ask that source, with this one.  NULL: it is alone. */
+    uint32_t (*sharers)(void *self, uint64_t token);
     /* All pieces are good, or it has failed: no other call follows. */
     void (*end)(void *self, bool is_good, uint64_t now_us);
 } fetch_ops_t;
@@ -145,6 +145,8 @@ uint64_t fetch_deadline(const fetch_t *f); /* when fetch_tick is due; CLOCK_NEVE
 piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token);
 /* Of one source: pieces that came good from it; 0 for an unknown one. */
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
+/* The token of the source that it asks; 0: there is none, or it is over. */
+uint64_t fetch_asks(const fetch_t *f);
 /* It did not answer in time, and its connection still stands. */
 bool fetch_is_late(const fetch_t *f, uint64_t token);
 /* Tokens of sources that are late, lost or quarantined, those of the list first; returns how many (at most

@@ -56,7 +56,8 @@ static int (*try_ask)(uint32_t, uint64_t);    /* whether an ask can be made; NUL
 static uint64_t moved_from[8][MOVED_REASONS]; /* since the start, by token & 7 */
 static uint64_t partials;                     /* sources that a piece may be lent to: a bit each, by token */
 static uint64_t wholes;                       /* and of these, those that have all pieces */
-static uint32_t sharer_count = 1;             /* fetches that share the window */
+static uint32_t sharer_count = 1;             /* fetches that share a window */
+static uint64_t shared;                       /* the source that they ask; 0: each of them */
 static void (*watch)(const action_t *);       /* sees each action at once; NULL: acts is looked at later */
 
 /* The size of a piece of which so many fit into the window. */
@@ -114,10 +115,10 @@ static lend_t on_lend(void *self, uint64_t token)
     return wholes >> token & 1 ? LEND_WHOLE : partials >> token & 1 ? LEND_PARTIAL : LEND_NOT;
 }
 
-static uint32_t on_sharers(void *self)
+static uint32_t on_sharers(void *self, uint64_t token)
 {
     (void)self;
-    return sharer_count;
+    return !shared || token == shared ? sharer_count : 1;
 }
 
 static void on_end(void *self, bool is_good, uint64_t at_us)

@@ -230,6 +230,37 @@ Test(fetch, siblings_share_the_window, .fini = stop)
     SAID("ask 3@101 ask 4@101 ask 5@101 ask 6@101");
 }
 
+Test(fetch, siblings_at_another_source_have_no_part_of_this_ones_window, .fini = stop)
+{
+    start(8);
+    sharer_count = 2;
+    shared = B;
+    SOURCES(A, B);
+    SAID("ask 0@101 ask 1@101 ask 2@101 ask 3@101");
+    gone(A);
+    SAID("ask 0@102 ask 1@102");
+    shared = 0;
+    sharer_count = 1;
+}
+
+/* Siblings see by it which window they share. */
+Test(fetch, what_it_asks_is_known_as_long_as_it_can, .fini = stop)
+{
+    start(8);
+    cr_assert_eq(fetch_asks(f), 0);
+    SOURCES(A, B);
+    cr_assert_eq(fetch_asks(f), A);
+    gone(A);
+    cr_assert_eq(fetch_asks(f), B);
+    refused(0, B, HEDDLE_ERR_AGAIN);
+    cr_assert_eq(fetch_asks(f), 0, "it rests");
+    now += 500 * MS;
+    tick();
+    cr_assert_eq(fetch_asks(f), B);
+    fetch_cancel(f);
+    cr_assert_eq(fetch_asks(f), 0);
+}
+
 Test(fetch, a_source_that_cannot_be_reached_keeps_nothing_open, .fini = stop)
 {
     start_refusing(2, A, HEDDLE_ERR_GONE);
@@ -974,6 +1005,25 @@ Test(fetch, a_source_is_not_late_for_the_time_in_which_this_process_stood_still,
     cr_assert(fetch_is_late(f, 1), "and is late when it says nothing after that");
 }
 
+/* As where the machine is overloaded: the broker has named other sources a moment ago. */
+Test(fetch, one_that_stands_still_again_needs_no_sources_at_once, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 40});
+    sources(2, (uint64_t[]){1, 2});
+    for (uint32_t p = 0; p < 4; p++) {
+        now += 10 * MS;
+        good(p, 1);
+    }
+    for (int i = 0; i < 3; i++) {
+        now = fetch_deadline(f) + 30 * MS;
+        tick();
+        cr_assert_not(fetch_is_late(f, 1));
+        SAID(i == 1 ? "" : "need");
+        now += 50 * MS;
+        beat(1);
+    }
+}
+
 /* -- a fetch that follows another one ---------------------------------------------------------- */
 
 /* A manifest came from 2, as 1 says BEAT alone; then the chunks. */
@@ -1329,6 +1379,83 @@ Test(fetch, a_source_that_siblings_load_is_not_left, .fini = stop_slow)
     cr_assert_eq(moved_count(), 0);
 }
 
+/* They load another one. */
+Test(fetch, siblings_elsewhere_are_no_reason_to_stay, .fini = stop_slow)
+{
+    uint32_t some[16];
+    sharer_count = 8;
+    shared = 3;
+    begin_whole(400);
+    uint32_t lent = lends_whole(5);
+    cr_assert_neq(lent, NO);
+    now += 4 * MS;
+    good(lent, 2);
+    uint32_t count = lent_some(2, some);
+    cr_assert_eq(count, 4);
+    for (uint32_t i = 0; i < count; i++) {
+        now += 4 * MS;
+        good(some[i], 2);
+    }
+    cr_assert_eq(blamed_slow(1), 1);
+    sharer_count = 1;
+    shared = 0;
+}
+
+/* The pieces that the last step asked of that source, lent to it or not. */
+static uint32_t asked_of(uint64_t token, uint32_t ret[16])
+{
+    uint32_t count = 0;
+    for (int i = 0; i < act_count && count < 16; i++)
+        if (acts[i].kind == FA_ASK && acts[i].token == token) ret[count++] = acts[i].piece;
+    return count;
+}
+
+static uint32_t open_at_first(void)
+{
+    uint32_t open = 0;
+    for (uint32_t p = 0; p < 64; p++) {
+        uint64_t from = 0;
+        open += fetch_piece(f, p, &from) == PIECE_ASKED && from == 1;
+    }
+    return open;
+}
+
+/* Siblings leave this fetch a part of one or two pieces of the window of a source: it has one of them open at
+ * least, and is left all the same where another one sends in a fraction of the time that all of them get a
+ * piece in. */
+static void leaves_with_a_part_of(uint32_t part)
+{
+    uint32_t some[16], count = 0;
+    sharer_count = 16 / part;
+    shared = 1;
+    start_with((fetch_plan_t){.count = 4000, .piece_bytes = piece_of(16)});
+    wholes = 1 << 2;
+    sources(2, (uint64_t[]){1, 2});
+    next_piece = 0;
+    for (int i = 0; i < 5 && count == 0; i++) {
+        good_of_first();
+        count = asked_of(2, some);
+    }
+    cr_assert_eq(count, 1, "one is lent");
+    cr_assert(open_at_first() >= 1);
+    now += 100;
+    good(some[0], 2);
+    count = asked_of(2, some);
+    cr_assert_eq(count, 2, "and then some");
+    cr_assert(open_at_first() >= 1 && open_at_first() <= part, "while the first one goes on");
+    for (uint32_t i = 0; i < count; i++) {
+        cr_assert_not(was_left(1));
+        now += 100;
+        good(some[i], 2);
+    }
+    cr_assert(was_left(1));
+    sharer_count = 1;
+    shared = 0;
+}
+
+Test(fetch, one_that_siblings_load_and_is_slow_is_left, .fini = stop_slow) { leaves_with_a_part_of(2); }
+Test(fetch, one_that_many_load_and_is_slow_is_left, .fini = stop_slow) { leaves_with_a_part_of(1); }
+
 /* The part of the window that this fetch has is no larger than what was lent. */
 Test(fetch, what_was_lent_to_one_that_has_gone_takes_no_room, .fini = stop_slow)
 {
@@ -1344,7 +1471,8 @@ Test(fetch, what_was_lent_to_one_that_has_gone_takes_no_room, .fini = stop_slow)
     refused(next_piece, 1, HEDDLE_ERR_AGAIN);
     now += 500 * MS;
     tick();
-    cr_assert(act_count > 0 && acts[0].kind == FA_ASK && acts[0].token == 1, "%s", said());
+    cr_assert_eq(act_count, 4, "%s", said());
+    for (int i = 0; i < act_count; i++) cr_assert(acts[i].kind == FA_ASK && acts[i].token == 1);
 }
 
 /* Half of the time of a piece: that is what a single one takes on a link that two sources' pieces share. */

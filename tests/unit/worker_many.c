@@ -77,6 +77,12 @@ static void announce_all(many_t *m, uint32_t adapters)
     for (uint32_t v = 1; v <= adapters; v++) announce(m, v, m->relay, m->publisher);
 }
 
+static uint64_t asks_open(const many_t *m)
+{
+    tr_counters_t c = counters(m->worker->io.t);
+    return c.asks_out - c.data_in - c.refused_in;
+}
+
 /* So many of them are staged. */
 static void bring_all(many_t *m, uint32_t adapters)
 {
@@ -84,8 +90,7 @@ static void bring_all(many_t *m, uint32_t adapters)
     while (count_said(m->worker, MSG_STAGED) < adapters && world_now_us < end_us) {
         due_us = CLOCK_NEVER;
         bool has_moved = world_turn(&due_us);
-        tr_counters_t c = counters(m->worker->io.t);
-        uint64_t open = c.asks_out - c.data_in - c.refused_in;
+        uint64_t open = asks_open(m);
         if (open > m->asks_open) m->asks_open = open;
         if (!has_moved && due_us > world_now_us) world_now_us = due_us;
     }
@@ -126,14 +131,51 @@ Test(many, one_alone_has_the_whole_window)
     free(m.a.bytes);
 }
 
-Test(many, those_without_a_source_have_no_part_of_the_window)
+/* The source has refused them, and they wait for another one. */
+Test(many, those_that_ask_nothing_have_no_part_of_the_window)
+{
+    many_t m = begin(8, 100000000);
+    announce(&m, 8, m.relay, NULL);
+    bring_all(&m, 1);
+    mem_refuse(m.relay->t, HEDDLE_ERR_NOT_FOUND);
+    for (uint32_t v = 2; v < 8; v++) announce(&m, v, m.relay, NULL);
+    run_for(400000);
+    cr_assert_eq(count_said(m.worker, MSG_NEED_SOURCES), 6);
+    cr_assert_eq(asks_open(&m), 0);
+    mem_refuse(m.relay->t, 0);
+    m.asks_open = 0;
+    announce(&m, 1, m.relay, NULL);
+    bring_all(&m, 2);
+    cr_assert_eq(m.asks_open, LIMIT_WINDOW_BYTES / LIMIT_CHUNK_MIN_BYTES);
+    free(m.a.bytes);
+}
+
+Test(many, each_source_has_a_window)
 {
     many_t m = begin(8, 1000000000);
-    mem_kill(m.relay->t);
     for (uint32_t v = 2; v <= 8; v++) announce(&m, v, m.relay, NULL);
-    run_for(1000000);
     announce(&m, 1, m.publisher, NULL);
-    bring_all(&m, 1);
-    cr_assert_eq(m.asks_open, LIMIT_WINDOW_BYTES / LIMIT_CHUNK_MIN_BYTES);
+    bring_all(&m, 8);
+    cr_assert_gt(m.asks_open, LIMIT_WINDOW_BYTES / LIMIT_CHUNK_MIN_BYTES);
+    free(m.a.bytes);
+}
+
+/* The other adapters load a source that is as slow, and has none of this one's bytes. */
+Test(many, a_slow_source_is_left_whatever_adapters_of_others_do)
+{
+    uint64_t slow = 0;
+    many_t m = begin(8, 500000);
+    origin_t *third = origin_start(2, TR_MODE_EAGER);
+    origin_serve_all(third, &m.a, 8, 500000);
+    mem_set_link(m.publisher->t, (mem_link_t){.bytes_per_s = 5000000});
+    for (uint32_t v = 2; v <= 8; v++) announce(&m, v, third, NULL);
+    announce(&m, 1, m.relay, m.publisher);
+    bring_all(&m, 8);
+    for (uint32_t i = 0; i < 8; i++) {
+        const msg_staged_t *s = &find_said(m.worker, MSG_STAGED, i)->staged;
+        for (uint32_t k = 0; s->version == 1 && k < s->source_count; k++) slow += s->sources[k].moved.slow;
+    }
+    cr_assert_gt(slow, 0);
+    cr_assert_gt(counters(m.publisher->t).bytes_out, m.a.payload_bytes / 2);
     free(m.a.bytes);
 }
