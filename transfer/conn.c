@@ -30,10 +30,11 @@ static void set_blocked(transfer_t *t, conn_t *c, bool blocked)
     c->blocked = blocked;
 }
 
-/* A peer that has taken back its requests need not take anything, so that the connection is not blocked. */
+/* A peer that has taken back its requests need not take anything, so that the connection is not blocked.  One
+ * whose requests wait must take what says that we are alive. */
 void conn_untouch(transfer_t *t, conn_t *c)
 {
-    if (!conn_has_frames(c)) set_blocked(t, c, false);
+    if (!conn_has_frames(c) && c->standing_count == 0) set_blocked(t, c, false);
     if (!c->dirty) return;
     DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
     t->x->dirty_count--;

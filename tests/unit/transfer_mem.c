@@ -500,6 +500,23 @@ static void fill(transfer_t *t)
     t->carrier = &full;
 }
 
+/* Not even what says that the source is alive, as its requests wait for bytes. */
+Test(mem, a_receiver_that_takes_no_beat_is_given_up_at_the_deadline)
+{
+    ask(KEY, 8 * PIECE, PIECE);
+    cr_assert_eq(settle(), 0);
+    fill(source);
+    uint64_t begun = now_us;
+    int n = 0;
+    for (uint64_t turn = 0; n == 0 && now_us < begun + 3000 * MS; turn++) {
+        if (turn % 4 == 0) ops->extend(source, KEY, (9 + turn / 4 % 7) * PIECE, PIECE); /* it gets on */
+        now_us = ops->deadline(source);
+        n = ops->events(source, now_us, events, 64);
+    }
+    cr_assert(n == 1 && events[0].kind == TR_PEER_GONE && events[0].token == 22);
+    cr_assert_leq(now_us, begun + 1100 * MS, "a beat, and the deadline");
+}
+
 /* Links stay for a while after their connections, as those of UCX do. */
 static carrier_ops_t lingering;
 static void let_linger(transfer_t *t)
