@@ -314,28 +314,26 @@ static bool reaches_itself_alone(ucp_context_h context)
     return is_alone;
 }
 
-/* A variable that the user set stays. From UCX 1.18 on the options of a transport have its name before
- * them; earlier releases have them without it, and later ones refuse that. */
+/* From UCX 1.18 on the options of a transport have its name before them; earlier releases have them without
+ * it, and later ones refuse that. */
 static ucs_status_t set(ucp_config_t *config, const char *name, const char *value)
 {
-    char variable[64];
-    snprintf(variable, sizeof variable, "UCX_%s", name);
-    if (getenv(variable)) return UCS_OK;
     ucs_status_t status = ucp_config_modify(config, name, value);
     if (!strncmp(name, "TCP_", 4)) (void)ucp_config_modify(config, name + 4, value);
     return status;
 }
 
-/* The settings go into this context alone. Setting environment variables here would race with threads of
- * the application. */
+/* The settings go into this context alone, but for those that the user gave. Setting environment variables
+ * here would race with threads of the application. */
 static ucs_status_t make_context(const ucx_t *u, device_family_t family, ucp_context_h *ret_context)
 {
     ucp_config_t *config;
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK) return status;
     for (size_t i = 0; i < SETTING_COUNT && status == UCS_OK; i++)
-        status = set(config, SETTINGS[i].name, SETTINGS[i].value);
-    if (status == UCS_OK) status = set(config, "TCP_AF_PRIO", family == DEVICE_INET ? "inet" : "inet6");
+        if (!(u->given >> i & 1)) status = set(config, SETTINGS[i].name, SETTINGS[i].value);
+    bool is_chosen = !u->families[0] && status == UCS_OK;
+    if (is_chosen) status = set(config, "TCP_AF_PRIO", family == DEVICE_INET ? "inet" : "inet6");
     /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
     if (status == UCS_OK) status = ucp_config_modify(config, "NET_DEVICES", u->device);
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
@@ -396,7 +394,7 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
     plane_t *plane = status == UCS_OK ? calloc(1, sizeof *plane) : NULL;
     if (!plane) return status == UCS_OK ? UCS_ERR_NO_MEMORY : status;
     *plane = (plane_t){.ucx = u, .at = *at};
-    status = make_worker(u, u->contexts[family], &plane->in);
+    status = FAILPOINT("transfer.plane") ? UCS_ERR_IO_ERROR : make_worker(u, u->contexts[family], &plane->in);
     if (status == UCS_OK && u->rendezvous) plane->out = plane->in;
     else if (status == UCS_OK) status = make_worker(u, u->contexts[family], &plane->out);
     if (status == UCS_OK) status = listen_on(plane);
@@ -408,12 +406,17 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
     return status;
 }
 
-/* A user who set UCX's own variable for address families has the last word. It is read once: the application
- * may set variables while the loop's thread looks at addresses. */
-static void read_families(ucx_t *u)
+/* A user who set one of UCX's own variables has the last word. They are read once: the application may set
+ * variables while the loop's thread looks at addresses, and makes planes for them. */
+static void read_environment(ucx_t *u)
 {
-    const char *given = getenv("UCX_TCP_AF_PRIO");
-    error_text(u->families, sizeof u->families, given ? given : "");
+    const char *families = getenv("UCX_TCP_AF_PRIO");
+    error_text(u->families, sizeof u->families, families ? families : "");
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        char variable[64];
+        snprintf(variable, sizeof variable, "UCX_%s", SETTINGS[i].name);
+        if (getenv(variable)) u->given |= 1u << i;
+    }
 }
 
 static void restrict_families(const ucx_t *u, device_addresses_t *addresses)
@@ -616,7 +619,7 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
         pthread_sigmask(SIG_SETMASK, &all, &before);
         u->fd = epoll_create1(EPOLL_CLOEXEC);
         device_addresses(u->device, &now);
-        read_families(u);
+        read_environment(u);
         restrict_families(u, &now);
         bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
         ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
@@ -691,7 +694,8 @@ static int ucx_reopen(transfer_t *t, heddle_error_t *error)
     ucs_status_t status = has_one ? make_planes(u, &now, fresh) : UCS_ERR_NO_DEVICE;
     for (int f = 0; f < DEVICE_FAMILIES; f++)
         next[f] = fresh[f] ? fresh[f] : now.of[f].family ? u->planes[f] : NULL;
-    if (status == UCS_OK) status = ucx_address_make(next, &address);
+    if (status == UCS_OK)
+        status = FAILPOINT("transfer.address") ? UCS_ERR_NO_MEMORY : ucx_address_make(next, &address);
     if (status != UCS_OK) {
         for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&fresh[f]);
         return fail_ucx("listen again", status, u->device, error);

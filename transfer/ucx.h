@@ -85,6 +85,7 @@ typedef struct ucx {
     uint32_t close_ms; /* for sends in flight, when closing */
     char device[64];
     char families[32];   /* UCX_TCP_AF_PRIO as it was when this was opened; "": not set */
+    uint32_t given;      /* a bit for each of SETTINGS that the user had set then */
     receive_t *receives; /* by index of the ask */
 } ucx_t;
 

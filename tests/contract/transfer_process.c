@@ -9,9 +9,11 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -345,6 +347,88 @@ Test(process, connections_leave_no_descriptor_behind)
     cr_assert(rig_until(r, has_descriptors, child.pid, childs, LONG_US));
     rig_close(r);
     end_child(&child, 0);
+}
+
+/* An interface of our own, at 10.1.1.1.  UCX looks for it in /sys. */
+static void make_device(void)
+{
+    if (unshare(CLONE_NEWNET | CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", "/sys", "sysfs", 0, NULL) ||
+        system("{ ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d1 up &&"
+               " ip addr add 10.1.1.1/24 dev d0 && ip link set d0 up; } 2>/dev/null"))
+        cr_skip_test("no network of one's own may be made here");
+    while (system("ip -o link show d0 | grep -q 'state UP'")) sched_yield();
+}
+
+static bool takes_six(const char *device)
+{
+    char command[128];
+    snprintf(command, sizeof command, "ip addr add fd01::1/64 dev %s nodad 2>/dev/null", device);
+    return system(command) == 0;
+}
+
+static const char *place_of(const rig_t *r, int node)
+{
+    static tr_where_t where;
+    r->ops->where(r->nodes[node].t, &where);
+    return where.addresses;
+}
+
+static void reopens(rig_t *r, int node, const char *at)
+{
+    heddle_error_t error = {0};
+    node_t *n = &r->nodes[node];
+    cr_assert_eq(r->ops->reopen(n->t, &error), HEDDLE_OK, "%s", error.message);
+    cr_assert_str_eq(place_of(r, node), at);
+    r->ops->address(n->t, &n->ref.address);
+}
+
+#ifdef HEDDLE_TEST_BUILD
+/* Neither where the second of two families cannot be listened on, nor where there is no memory for the address
+ * of both.  The next try takes them. */
+Test(process, addresses_that_cannot_be_taken_leave_all_as_it_was)
+{
+    uint8_t was[LIMIT_ADDRESS_BYTES];
+    heddle_error_t error;
+    bytes_t now;
+    make_device();
+    bool has_six = takes_six("d1");
+    setenv("HEDDLE_FAILPOINTS",
+           has_six ? "transfer.plane=error:4,transfer.address=error"
+                   : "transfer.plane=error:3,transfer.address=error",
+           1);
+    rig_t *r = rig_open(2, PIECE, &(transfer_opts_t){.device = "d0"});
+    node_t *source = &r->nodes[0];
+    rig_share_all(r, 0, KEY);
+    memcpy(was, source->ref.address.data, source->ref.address.bytes);
+    if (has_six) cr_assert(takes_six("d0"));
+    cr_assert_eq(system("ip addr add 10.2.2.2/16 dev d0 && ip addr del 10.1.1.1/24 dev d0"), 0);
+    cr_assert(r->ops->moved(source->t));
+    int descriptors = count_descriptors(getpid());
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(r->ops->reopen(source->t, &error), HEDDLE_ERR_INTERNAL, "try %d", i);
+        cr_assert_str_eq(place_of(r, 0), "10.1.1.1");
+        r->ops->address(source->t, &now);
+        cr_assert(now.bytes == source->ref.address.bytes && !memcmp(now.data, was, now.bytes));
+        cr_assert_eq(count_descriptors(getpid()), descriptors, "try %d", i);
+        cr_assert(r->ops->moved(source->t), "it is to be tried again");
+    }
+    for (int i = 0; i < 2; i++) reopens(r, i, has_six ? "10.2.2.2,fd01::1" : "10.2.2.2");
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    rig_close(r);
+}
+#endif
+
+/* A plane is made anew on the loop's thread, while the application may set any. */
+Test(process, variables_are_read_at_the_start_alone)
+{
+    make_device();
+    rig_t *r = rig_open(1, PIECE, &(transfer_opts_t){.device = "d0"});
+    if (!takes_six("d0")) cr_skip_test("no IPv6 here");
+    setenv("UCX_TLS", "nosuch", 1);
+    reopens(r, 0, "10.1.1.1,fd01::1");
+    rig_close(r);
 }
 
 static bool is_default(int signal)
