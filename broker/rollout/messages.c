@@ -231,8 +231,8 @@ static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *acti
 
 /* The member serves nothing yet, and the version that is on its way comes to it about as soon as the active
  * one would: to fetch both takes twice as long, and half of their uplinks from workers that serve each other.
- * That is by what the active version took the others: a lease at most.  After twice that time something holds
- * the newest one up. */
+ * That is by what the active version took the others: a lease at most.  After twice that time, from its
+ * announcement to this member on, something holds the newest one up. */
 static bool comes_as_soon(const step_t *s, const track_t *newest, const track_t *active,
                           const member_t *member)
 {
@@ -240,10 +240,11 @@ static bool comes_as_soon(const step_t *s, const track_t *newest, const track_t 
     bool is_by_rule = newest->row->activation != HEDDLE_ACTIVATION_MANUAL && !newest->of->row->held;
     if (!is_by_rule || newest->phase == TRACK_WAITING || plan_is_at_place(&active->plan, member->place))
         return false;
+    const copy_row_t *c = copy_of(newest, member);
+    uint64_t since_us = c && c->first_told_us ? c->first_told_us : newest->created_us;
     uint64_t rate = active->plan.best_rate;
     double takes_us = (double)newest->row->part.payload_bytes * 1e6 / (double)rate;
-    return rate && takes_us <= (double)s->ro->lease_us &&
-           (double)(s->v.now.us - newest->created_us) < 2 * takes_us;
+    return rate && takes_us <= (double)s->ro->lease_us && (double)(s->v.now.us - since_us) < 2 * takes_us;
 }
 
 void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)

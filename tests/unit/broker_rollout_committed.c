@@ -370,6 +370,24 @@ Test(committed, where_that_is_held_up_it_gets_the_active_version)
     }
 }
 
+/* Version 2 takes a second: one that joins as late as that has twice that time, too. */
+Test(committed, one_that_joins_late_fetches_one_version)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    uint64_t rate = track_find(&R.b->rollout, "policy", 1)->plan.best_rate;
+    cr_assert_gt(rate, 0);
+    rig_publish(T, (rig_publish_t){.digest = 2, .payload_bytes = rate / 4096 * 4096});
+    rig_pass(1900);
+    rig_drop_letters();
+    rig_worker(W2, "w2");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+    rig_pass(1900);
+    cr_assert_eq(rig_count(MSG_ANNOUNCE), 1);
+    rig_pass(1000);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1, "it is held up");
+}
+
 Test(committed, a_worker_that_joins_gets_the_active_version_where_that_takes_long)
 {
     publish_to(1, (rig_publish_t){0});
