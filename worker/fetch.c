@@ -15,9 +15,9 @@
 enum { LENT_MAX = 8 };
 enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff };
 #define NO_PIECE UINT32_MAX
-#define SAMPLE_US 10000u /* a rate is taken over at least so long: arrivals come in bursts */
-#define DEADLINE_FACTOR 4u
-#define DEADLINE_MIN_US 200000u /* four keepalives */
+#define SAMPLE_US 10000u            /* a rate is taken over at least so long: arrivals come in bursts */
+#define DEADLINE_MIN_US 200000u     /* four keepalives */
+#define DEADLINE_UNKNOWN_US 800000u /* no rate is known */
 #define DEADLINE_MAX_US 30000000u
 #define STOOD_US 20000u     /* a tick that comes so much later than it was due: this process stood still */
 #define STILL_US 12000000u  /* a source that has nothing to send refuses after 10 s */
@@ -197,13 +197,13 @@ static int admit(fetch_t *f, uint64_t token)
     return at;
 }
 
-/* How long a source may take to deliver: four times what a full window needs at its observed rate, within
- * bounds.  Without a rate it is four times the lower bound.  It doubles each time that the source was late:
- * where all are slow, asks that move on too early would never bring anything. */
+/* How long a source may be silent: what a full window takes at its observed rate, within bounds.  A piece of it
+ * comes many times in that time, or a BEAT.  It doubles each time that the source was late: where all are slow,
+ * asks that move on too early would never bring anything. */
 static uint64_t patience(const known_t *s)
 {
-    uint64_t us = (uint64_t)DEADLINE_MIN_US * DEADLINE_FACTOR;
-    if (s->rate) us = (uint64_t)((double)LIMIT_WINDOW_BYTES * 1e6 / (double)s->rate * DEADLINE_FACTOR);
+    uint64_t us = DEADLINE_UNKNOWN_US;
+    if (s->rate) us = (uint64_t)((double)LIMIT_WINDOW_BYTES * 1e6 / (double)s->rate);
     if (us < DEADLINE_MIN_US) us = DEADLINE_MIN_US;
     for (uint32_t i = 0; i < s->late_count && us < DEADLINE_MAX_US; i++) us *= 2;
     return us < DEADLINE_MAX_US ? us : DEADLINE_MAX_US;

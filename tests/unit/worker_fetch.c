@@ -787,7 +787,7 @@ static uint64_t allowance_at(uint64_t gap_us)
 Test(fetch, the_deadline_follows_the_observed_rate)
 {
     uint64_t us = allowance_at(100 * MS); /* a window takes 3.2 s */
-    cr_assert(us > 12 * SECOND && us < 13 * SECOND, "%llu", (unsigned long long)us);
+    cr_assert(us > 3 * SECOND && us < 4 * SECOND, "%llu", (unsigned long long)us);
     cr_assert_eq(allowance_at(1 * MS), 200 * MS);        /* not below the least */
     cr_assert_eq(allowance_at(2 * SECOND), 30 * SECOND); /* not above the greatest */
 }
