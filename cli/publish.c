@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle publish: makes a PEFT directory a version, waits for the workers, and prints the result.
+/* heddle publish: makes a PEFT directory, or files of weights, a version, waits for the workers, and prints
+ * the result.
  *
  * This process holds the bytes until a worker has them, so the command must not end before that: it waits
  * for one worker that has the version staged, and then for as many as --wait asks for. With --stay it goes on
@@ -23,7 +24,7 @@ typedef struct {
     common_t common;
     const char *adapter, *request_id, *writer, *data_device, *host_share;
     int64_t step;
-    int activation, if_unchanged;
+    int kind, activation, if_unchanged;
     uint32_t deadline_ms;
     heddle_quorum_t wait;
     bool takeover, allow_step_back, stay, insecure, dry_run;
@@ -33,6 +34,8 @@ typedef struct {
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "the adapter's name (required)", AT(adapter)},
+    {"kind", 0, OPTION_CHOICE, "lora|tensors", NULL, "lora",
+     "what is published: a LoRA adapter in DIR, or full weights in one FILE or more", AT(kind)},
     {"step", 0, OPTION_INTEGER, "N", NULL, "-1",
      "the trainer's step, from 0; one below that of the last version with one is refused; -1: none",
      AT(step)},
@@ -63,17 +66,21 @@ static const option_t OPTIONS[] = {
      "directory, mode 0700, in which processes of this host share memory; default: in a network namespace",
      AT(host_share)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
-    {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "check DIR and digest it; needs no broker", AT(dry_run)},
+    {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "check the files and digest them; needs no broker",
+     AT(dry_run)},
     {0}};
-static const char *const ARGS[] = {"DIR", NULL};
+static const char *const ARGS[] = {"DIR|FILE...", NULL};
 static const option_set_t SET = {
     "heddle publish",
-    "DIR --adapter NAME [OPTION...]",
+    "DIR|FILE... --adapter NAME [OPTION...]",
     "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version "
     "and\n"
     "waits until the workers serve it.  While the version before it is still on its way to workers, the new "
     "one\n"
-    "waits for that; a line on stderr then says for which, also with --wait none.",
+    "waits for that; a line on stderr then says for which, also with --wait none.\n"
+    "With --kind tensors, the safetensors files FILE... are one version of full weights.  An adapter has "
+    "one\n"
+    "kind for life, and workers take only the kinds that they name (heddle worker --kinds).",
     CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or 16Mbit.\n" CLI_QUORUM,
     OPTIONS,
     CLI_COMMON,
@@ -81,11 +88,14 @@ static const option_set_t SET = {
     1,
     CLI_EXITS
     ", another process holds the bytes and as many workers as --wait asks serve them; 1 the\n"
-    "version failed, or too many workers refused it; 3 there is no DIR; 4 unchanged, held, another writer "
+    "version failed, or too many workers refused it; 3 there is no DIR or FILE; 4 unchanged, held, another "
+    "writer "
     "(also\n"
     "one that takes over during --stay), a lower step, or a request id of other bytes;\n"
     "with --stay also 1 where the broker does not know the version any more (older data were put back);\n"
-    "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
+    "5 the deadline ran out, or no worker came; 8 what is in the files is refused, or the adapter is of "
+    "another\n"
+    "kind.\n" CLI_EXITS_COMMON ".\n\n"
     "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
     "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
@@ -94,7 +104,10 @@ static const option_set_t SET = {
     "  heddle publish ./checkpoint-100 --adapter policy --wait 50% --request-id run7-step100    may be "
     "repeated\n"
     "  heddle publish ./checkpoint-100 --adapter policy --activation manual; heddle activate policy@8\n"
-    "  heddle publish ./checkpoint-100 --adapter policy --dry-run    would it be taken?"};
+    "  heddle publish ./checkpoint-100 --adapter policy --dry-run    would it be taken?\n"
+    "  heddle publish --kind tensors model-0000*-of-00002.safetensors --adapter base"};
+static const char *const KINDS[] = {"lora", "tensors"};
+enum { KIND_OF_DIR, KIND_OF_FILES }; /* as in --kind */
 static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
 /* The command ends at most 2 s after its deadline. The rest is for a late result from the broker, for a
@@ -472,11 +485,12 @@ static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, 
 }
 
 /* What publish would read and digest, without a broker. Times count from here, since nothing was opened. */
-static int dry_run(outcome_t *o, const char *dir)
+static int dry_run(outcome_t *o, const char *const *files)
 {
     heddle_adapter_info_t info = {.size = sizeof info};
     uint64_t began_us = clock_now(clock_system());
-    int rc = heddle_adapter_check(dir, &info);
+    int rc = o->args->kind == KIND_OF_FILES ? heddle_adapter_check_files(files, &info)
+                                            : heddle_adapter_check(files[0], &info);
     if (rc) return finish(o, rc);
     heddle_published_t *p = &o->published;
     memcpy(p->digest, info.digest, sizeof p->digest);
@@ -490,8 +504,9 @@ static int dry_run(outcome_t *o, const char *dir)
 
 static void interrupt_publisher(void *handle) { heddle_publisher_interrupt(handle); }
 
-static int publish(const args_t *args, const char *dir, outcome_t *o)
+static int publish(const args_t *args, const char *const *files, outcome_t *o)
 {
+    bool has_files = args->kind == KIND_OF_FILES;
     bool none = args->wait.kind == HEDDLE_QUORUM_NONE,
          is_manual = args->activation == HEDDLE_ACTIVATION_MANUAL;
     heddle_publisher_t *p = NULL;
@@ -513,7 +528,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                     .host_share = args->host_share,
                                     .insecure = args->insecure,
                                     .close_ms = CLOSE_MS,
-                                    .read_dir = dir};
+                                    .kind = KINDS[args->kind],
+                                    .read_dir = has_files ? NULL : files[0]};
     int rc = open_writer(args, &opts, began_us, &p);
     if (rc) return finish(o, rc);
     cli_on_signal(interrupt_publisher, p);
@@ -531,7 +547,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     heddle_publisher_report(p, 0, &o->report); /* of no version: shows whether the grace period runs */
     print_grace(o);
     o->opening_ms = (double)(clock_now(clock_system()) - began_us) / 1000.0;
-    rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
+    rc = has_files ? heddle_publisher_publish_files(p, files, &how, &o->published)
+                   : heddle_publisher_publish_dir(p, files[0], &how, &o->published);
     o->have_version = rc == HEDDLE_OK;
     /* OK means that at least one other process holds the bytes, or that this one stays. That counts also for
      * an earlier version with the same content: its publisher may have died before a worker had fetched it.
@@ -564,28 +581,36 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
 int command_publish(int argc, char **argv)
 {
     args_t args = {0};
-    const char *dir = NULL;
+    const char *first = NULL;
     outcome_t outcome = {.args = &args};
     heddle_error_t *error = &outcome.error;
-    int rc = HEDDLE_OK, end = cli_parse(&SET, "publish", argc, argv, &args, &dir);
+    int rc = HEDDLE_OK, end = cli_parse(&SET, "publish", argc, argv, &args, &first);
+    const char *const *files = (const char *const *)argv;
+    while (end < 0 && *files != first) files++;
     if (end < 0 && !args.adapter) {
         rc = error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
         error_expected(error, "heddle publish DIR --adapter NAME");
         error_hint(error, "an adapter is what workers subscribe to; a name that is new makes a new one");
+    } else if (end < 0 && args.kind == KIND_OF_DIR && files[1]) {
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle publish: unexpected argument \"%.200s\"", files[1]);
+        error_contrast(error, "one DIR", files[1]);
+        error_hint(error, "several FILEs are full weights: publish them with --kind tensors");
     } else if (end < 0) {
         rc = name_check("adapter", args.adapter, error);
         if (!rc && args.request_id) rc = name_check("request id", args.request_id, error);
         if (!rc && args.writer) rc = name_check("writer", args.writer, error);
         for (const char **m = args.meta; !rc && m && *m; m++) rc = label_check(*m, error);
     }
-    /* A path that is no directory is reported as a dry run reports it, before a session is opened: a session
-     * as writer fences or is refused, which a mistyped path should not cause. */
+    /* A path that leads to no directory, or no file, is reported as a dry run reports it, before a session is
+     * opened: a session as writer fences or is refused, which a mistyped path should not cause. */
     struct stat st;
-    bool is_directory = !rc && end < 0 && stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
+    bool is_there = !rc && end < 0;
+    for (int i = 0; is_there && files[i]; i++)
+        is_there = stat(files[i], &st) == 0 && (args.kind == KIND_OF_FILES) == (S_ISDIR(st.st_mode) == 0);
     if (end < 0)
-        end = rc                              ? finish(&outcome, rc)
-              : args.dry_run || !is_directory ? dry_run(&outcome, dir)
-                                              : publish(&args, dir, &outcome);
+        end = rc                          ? finish(&outcome, rc)
+              : args.dry_run || !is_there ? dry_run(&outcome, files)
+                                          : publish(&args, files, &outcome);
     option_fini(&SET, &args);
     return end;
 }

@@ -39,7 +39,7 @@ static const option_set_t SET = {
     "NAME|NAME@V|TAG DIR [OPTION...]",
     "Fetches a version from a worker or publisher that holds it, compares its digest, and writes DIR: a "
     "complete\n"
-    "PEFT directory.\n"
+    "PEFT directory, or for full weights a directory with model.safetensors.\n"
     "NAME alone is the active version; where none is active, the newest.  DIR appears whole or not at all; "
     "it\n"
     "must not exist, or be empty.  No rollout, wait or heddle workers counts the process that pulls.",

@@ -340,7 +340,9 @@ static void print_bytes(const json_t *v)
 {
     char data[64], payload[64], count[64];
     cli_bytes(v, "data_bytes", data);
+    const char *kind = cli_string(v, "kind"); /* NULL: of a broker that knows one kind */
     printf("%-11s %s, %s", "bytes", data, cli_count(cli_integer(v, "tensor_count"), "tensor", count));
+    if (kind && strcmp(kind, "lora") != 0) printf(" (kind %s)", kind);
     if (strcmp(data, cli_bytes(v, "payload_bytes", payload)) != 0 && strcmp(payload, "-") != 0)
         printf("; %s in memory and over the network (each tensor begins a page of 4 KiB)", payload);
     puts("");

@@ -218,11 +218,10 @@ static int parse_arguments(const typed_line_t *line, char **argv, const char **r
     const option_set_t *set = line->set;
     int n = 0, max = 0;
     while (set->args && set->args[max]) ret_args[max++] = NULL;
+    bool has_more = max > 0 && strstr(set->args[max - 1], "...") != NULL;
     for (; optind < line->argc; optind++, n++) {
-        if (n < max) {
-            ret_args[n] = argv[optind];
-            continue;
-        }
+        if (n < max) ret_args[n] = argv[optind];
+        if (n < max || has_more) continue;
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program,
                             word_of(argv[optind]));
         error_expected(error, "%s %s", set->program, set->usage);

@@ -53,14 +53,16 @@ typedef struct {
     const char *epilog;      /* shown after the options; NULL: none */
     const option_t *options; /* the command's own */
     const option_t *common;  /* shared by all commands, shown apart; NULL: none */
-    const char *const *args; /* names of positional arguments, NULL-terminated */
-    int args_required;       /* how many of them must be there */
-    const char *notes;       /* shown last: "Exit status: ...", "Environment:", "Examples:", with a blank
+    /* names of positional arguments, NULL-terminated.  One that ends with "..." is the last one, and takes
+     * one argument or more: all that follow it at the end of argv */
+    const char *const *args;
+    int args_required; /* how many of them must be there */
+    const char *notes; /* shown last: "Exit status: ...", "Environment:", "Examples:", with a blank
                               * line between, as tools/surfaces reads them for the manual page */
 } option_set_t;
 
 /* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL
- * where absent).
+ * where absent; of "..." the first one).  Options come before them in argv then.
  * Returns 0 · USAGE (error filled: names the option, expected, found) · 1 when --help, --version or
  * --dump-options was asked for and printed on stdout: the caller exits with 0. */
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,

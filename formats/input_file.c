@@ -34,6 +34,16 @@ void input_file_shown(const char *dir, const char *name, char ret_shown[256])
     error_text(ret_shown, 256, path);
 }
 
+/* The same of a path whose directory was not opened. */
+static void show_path(const char *path, char ret_shown[256])
+{
+    size_t bytes = strlen(path), cut = bytes > 255 - sizeof "..." ? bytes - (255 - sizeof "...") : 0;
+    while (cut && ((unsigned char)path[cut] & 0xc0) == 0x80) cut++;
+    char shown[256];
+    snprintf(shown, sizeof shown, "%s%s", cut ? "..." : "", path + cut);
+    error_text(ret_shown, 256, shown);
+}
+
 /* Opening a FIFO or device may block or have effects, so that nothing but regular files is read. */
 static int refuse_type(const char *shown, const char *found, heddle_error_t *error)
 {
@@ -131,7 +141,8 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
                     heddle_error_t *error)
 {
     *ret_file = (input_file_t){.fd = -1, .dir_fd = dir_fd, .name = name};
-    input_file_shown(dir, name, ret_file->shown);
+    if (dir) input_file_shown(dir, name, ret_file->shown);
+    else show_path(name, ret_file->shown);
     int fd = openat(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) return fail_open(ret_file, errno, error);
     ret_file->fd = fd;

@@ -34,7 +34,8 @@ typedef struct {
 /* DIR/NAME as messages show it. */
 void input_file_shown(const char *dir, const char *name, char ret_shown[256]);
 
-/* NOT_FOUND where there is no such name · BAD_ADAPTER where it is no regular file · INTERNAL where it cannot
+/* `dir` NULL: `name` is a path, as messages show it.
+ * NOT_FOUND where there is no such name · BAD_ADAPTER where it is no regular file · INTERNAL where it cannot
  * be opened.
  * On failure *ret_file is closed; input_file_close may be called on it. */
 int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,

@@ -7,6 +7,7 @@
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/stop.h"
+#include "formats/kind.h"
 #include "formats/tensor.h"
 #include "proto/scan.h"
 
@@ -187,6 +188,14 @@ static int check_columns(const fields_t *f, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* The digest covers the config, and through it the kind. */
+static int check_kind(const manifest_t *m, bytes_t config, heddle_error_t *error)
+{
+    if (kind_has_config(m->kind, config)) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                      "the manifest is malformed: its config is not one of kind %s", m->kind);
+}
+
 /* The row is named, since a manifest has up to a million of them. */
 static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uint64_t expected,
                       uint64_t found)
@@ -261,6 +270,7 @@ int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *e
         rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, f.v);
     if (!rc) rc = take_words(&f, &m, error);
     if (!rc) rc = check_columns(&f, error);
+    if (!rc) rc = check_kind(&m, f.config, error);
     msgpack_unpacked_destroy(&tree); /* the columns point into `encoded`, not into this */
     if (rc) return rc;
     m.tensor_count = (uint32_t)f.count;

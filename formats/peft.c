@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PEFT directory: the rules for its config, opening and reading it (formats/peft.h says in which steps),
- * its digest, and writing one. */
+/* A PEFT directory, or files of weights: the rules for a config, opening and reading them (formats/peft.h
+ * says in which steps), their digest, and writing them. */
 #include "formats/peft.h"
 
 #include "core/digest.h"
@@ -26,6 +26,7 @@
 
 #define PEFT_CONFIG "adapter_config.json"
 #define PEFT_MODEL "adapter_model.safetensors"
+#define WEIGHTS "model.safetensors"
 #define PEFT_PICKLE "adapter_model.bin"
 
 /* The bytes that are read and digested at a time: whole leaves, and few enough to stay in the cache between
@@ -33,14 +34,25 @@
 #define PIECE_BYTES (256u << 10)
 #define PIECE_LEAVES (PIECE_BYTES / LIMIT_PAGE_BYTES)
 
-struct peft_dir {
-    int fd;
-    input_file_t config_file, model_file;
-    buf_t config;
+/* A safetensors file. */
+typedef struct {
+    input_file_t file;
     safetensors_t table;
-    layout_t layout;
-    uint64_t data_start; /* of the tensors' bytes in the model file */
+    uint32_t first;      /* row of its first tensor in the table of all */
+    uint64_t data_start; /* of the tensors' bytes */
     buf_t header;        /* the bytes before them; kept to be compared at the end */
+} weights_file_t;
+
+struct peft_dir {
+    const content_kind_t *kind;
+    int fd;                   /* -1: files that were named one by one */
+    input_file_t config_file; /* closed where there is none */
+    buf_t config;
+    weights_file_t *models;
+    uint32_t model_count;
+    heddle_tensor_t *tensors; /* of all models, one after the other */
+    uint32_t tensor_count;
+    layout_t layout;
     char features[192], base_model[256];
 };
 
@@ -387,9 +399,9 @@ static const char *guess_format(const uint8_t first[SAFETENSORS_PREFIX_BYTES])
 }
 
 /* A length of the header that the file is too short for is refused, since it is about to be allocated. */
-static int read_header(peft_dir_t *d, heddle_error_t *error)
+static int read_header(weights_file_t *m, heddle_error_t *error)
 {
-    const input_file_t *f = &d->model_file;
+    const input_file_t *f = &m->file;
     uint8_t first[SAFETENSORS_PREFIX_BYTES];
     uint64_t file_bytes = (uint64_t)f->opened.st_size, room = file_bytes - sizeof first;
     int rc;
@@ -413,12 +425,12 @@ static int read_header(peft_dir_t *d, heddle_error_t *error)
         error_hint(error, "%s", guess_format(first));
         return rc;
     }
-    d->data_start = sizeof first + bytes;
-    void *header = buf_grow(&d->header, (size_t)bytes);
+    m->data_start = sizeof first + bytes;
+    void *header = buf_grow(&m->header, (size_t)bytes);
     if (!header) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of %s", f->shown);
     rc = input_file_read(f, sizeof first, header, bytes, error);
     if (rc) return rc;
-    return within(f, safetensors_parse(buf_view(&d->header), room - bytes, &d->table, error), error);
+    return within(f, safetensors_parse(buf_view(&m->header), room - bytes, &m->table, error), error);
 }
 
 /* An empty file too is read, and then refused as JSON. */
@@ -440,54 +452,148 @@ static int check_fits(const peft_dir_t *d, heddle_error_t *error)
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     if (d->layout.payload_bytes <= memory) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "%s: the tensors are larger than this machine's memory",
-                        d->model_file.shown);
+                        d->models[0].file.shown);
     error_expected(error, "at most %" PRIu64 " bytes", memory);
     error_found(error, "%" PRIu64 " bytes in whole pages", d->layout.payload_bytes);
     error_hint(error, "publish from a machine with more memory");
     return rc;
 }
 
+/* NULL: no memory. */
+static peft_dir_t *dir_new(const content_kind_t *kind, uint32_t model_count)
+{
+    peft_dir_t *d = calloc(1, sizeof *d);
+    if (!d) return NULL;
+    d->kind = kind;
+    d->fd = d->config_file.fd = -1;
+    d->models = calloc(model_count, sizeof *d->models);
+    if (!d->models) {
+        free(d);
+        return NULL;
+    }
+    d->model_count = model_count;
+    for (uint32_t i = 0; i < model_count; i++) d->models[i].file.fd = -1;
+    return d;
+}
+
+/* The tables of all files as one.  Names and extents stay with the file that they were read from. */
+static int join_tables(peft_dir_t *d, heddle_error_t *error)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < d->model_count; i++) {
+        d->models[i].first = (uint32_t)count;
+        count += d->models[i].table.count;
+    }
+    if (count > LIMIT_TENSORS) {
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "there are too many tensors");
+        error_expected(error, "at most %u", LIMIT_TENSORS);
+        error_found(error, "%" PRIu64, count);
+        error_hint(error, "publish it as several adapters");
+        return rc;
+    }
+    d->tensors = calloc(count ? (size_t)count : 1, sizeof *d->tensors);
+    if (!d->tensors)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a table of %" PRIu64 " tensors", count);
+    for (uint32_t i = 0; i < d->model_count; i++) {
+        const weights_file_t *m = &d->models[i];
+        if (m->table.count)
+            memcpy(d->tensors + m->first, m->table.tensors, m->table.count * sizeof *d->tensors);
+    }
+    d->tensor_count = (uint32_t)count;
+    return HEDDLE_OK;
+}
+
+/* The file of a row: the last one that begins at it or before. */
+static const weights_file_t *model_of(const peft_dir_t *d, uint32_t row)
+{
+    uint32_t low = 0, high = d->model_count;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (d->models[middle].first <= row) low = middle;
+        else high = middle;
+    }
+    return &d->models[low];
+}
+
+/* What the files are together, once each is opened. */
+static int read_tables(peft_dir_t *d, heddle_error_t *error)
+{
+    for (uint32_t i = 0; i < d->model_count; i++) {
+        int rc = read_header(&d->models[i], error);
+        if (rc) return rc;
+    }
+    int rc = join_tables(d, error);
+    if (rc) return rc;
+    rc = d->kind->check(peft_config(d), d->tensors, d->tensor_count, d->features, d->base_model, error);
+    if (rc) return within(rc == HEDDLE_ERR_NO_LORA ? &d->models[0].file : &d->config_file, rc, error);
+    rc = layout_make(d->tensors, d->tensor_count, &d->layout, error);
+    if (d->model_count == 1) rc = within(&d->models[0].file, rc, error);
+    return rc ? rc : check_fits(d, error);
+}
+
 /* Both files are opened before either is read, so that the check for changes covers all of the reading. */
 int peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error)
 {
-    peft_dir_t *d = calloc(1, sizeof *d);
+    peft_dir_t *d = dir_new(&KIND_LORA, 1);
     if (!d) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to open %.300s", dir);
-    d->fd = d->config_file.fd = d->model_file.fd = -1;
     d->fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int rc = d->fd < 0 ? fail_dir(dir, errno, error) : HEDDLE_OK;
-    if (!rc) rc = open_file(d, dir, PEFT_MODEL, &d->model_file, error);
+    if (!rc) rc = open_file(d, dir, PEFT_MODEL, &d->models[0].file, error);
     if (!rc) rc = open_file(d, dir, PEFT_CONFIG, &d->config_file, error);
-    if (rc) goto fail;
-    rc = read_config(d, error);
-    if (rc) goto fail;
-    rc = read_header(d, error);
-    if (rc) goto fail;
-    rc = peft_check(peft_config(d), d->table.tensors, d->table.count, d->features, d->base_model, error);
-    if (rc) {
-        rc = within(rc == HEDDLE_ERR_NO_LORA ? &d->model_file : &d->config_file, rc, error);
-        goto fail;
-    }
-    rc = within(&d->model_file, layout_make(d->table.tensors, d->table.count, &d->layout, error), error);
-    if (!rc) rc = check_fits(d, error);
-    if (rc) goto fail;
-    *ret_dir = d;
-    return HEDDLE_OK;
-fail:
-    peft_close(&d);
+    if (!rc) rc = read_config(d, error);
+    if (!rc) rc = read_tables(d, error);
+    if (rc) peft_close(&d);
+    else *ret_dir = d;
     return rc;
 }
 
-/* It may be called on a handle that peft_open has filled half. */
+/* The hints of a file in a directory speak of the directory. */
+static int open_named(const char *path, input_file_t *file, heddle_error_t *error)
+{
+    int rc = input_file_open(AT_FDCWD, NULL, path, file, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND) error_hint(error, "check the path");
+    if (rc == HEDDLE_ERR_BAD_ADAPTER) error_hint(error, "name the safetensors files themselves");
+    return rc;
+}
+
+int peft_open_files(const char *const *files, peft_dir_t **ret_dir, heddle_error_t *error)
+{
+    uint32_t count = 0;
+    while (files[count]) count++;
+    if (!count) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "there is no file to publish");
+        error_contrast(error, "one safetensors file or more", "none");
+        error_hint(error, "name each file of the weights");
+        return rc;
+    }
+    peft_dir_t *d = dir_new(&KIND_TENSORS, count);
+    if (!d) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to open %u files", count);
+    int rc = HEDDLE_OK;
+    for (uint32_t i = 0; i < count && !rc; i++) rc = open_named(files[i], &d->models[i].file, error);
+    buf_add_text(&d->config, d->kind->config);
+    if (!rc && d->config.failed)
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to open %u files", count);
+    if (!rc) rc = read_tables(d, error);
+    if (rc) peft_close(&d);
+    else *ret_dir = d;
+    return rc;
+}
+
+/* It may be called on a handle that was filled half. */
 void peft_close(peft_dir_t **dir)
 {
     peft_dir_t *d = *dir;
     if (!d) return;
     layout_fini(&d->layout);
-    safetensors_fini(&d->table);
-    buf_fini(&d->header);
+    for (uint32_t i = 0; i < d->model_count; i++) {
+        safetensors_fini(&d->models[i].table);
+        buf_fini(&d->models[i].header);
+        input_file_close(&d->models[i].file);
+    }
+    free(d->models);
+    free(d->tensors);
     buf_fini(&d->config);
     input_file_close(&d->config_file);
-    input_file_close(&d->model_file);
     if (d->fd >= 0) close(d->fd);
     free(d);
     *dir = NULL;
@@ -495,32 +601,42 @@ void peft_close(peft_dir_t **dir)
 
 const heddle_tensor_t *peft_tensors(const peft_dir_t *d, uint32_t *ret_count)
 {
-    *ret_count = d->table.count;
-    return d->table.tensors;
+    *ret_count = d->tensor_count;
+    return d->tensors;
 }
 
+const content_kind_t *peft_kind(const peft_dir_t *d) { return d->kind; }
 bytes_t peft_config(const peft_dir_t *d) { return buf_view(&d->config); }
-bytes_t peft_metadata(const peft_dir_t *d) { return d->table.metadata; }
+bytes_t peft_metadata(const peft_dir_t *d) { return d->models[0].table.metadata; }
 const char *peft_features(const peft_dir_t *d) { return d->features; }
 const char *peft_base_model(const peft_dir_t *d) { return d->base_model; }
 
-/* The config and the header are compared here with what was kept of them; only the tensors are too large
- * for that. */
+/* The header is compared with what was kept of it; only the tensors are too large for that, and are left to
+ * the caller, which reads them anyway. */
+static int check_model(const weights_file_t *m, bool *ret_sure, heddle_error_t *error)
+{
+    int rc = input_file_check_unchanged(&m->file, ret_sure, error);
+    if (rc || *ret_sure) return rc;
+    uint8_t prefix[SAFETENSORS_PREFIX_BYTES];
+    le64_put(prefix, m->header.bytes);
+    rc = input_file_compare(&m->file, 0, prefix, sizeof prefix, error);
+    if (!rc) rc = input_file_compare(&m->file, sizeof prefix, m->header.data, m->header.bytes, error);
+    return rc;
+}
+
 int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error)
 {
-    bool is_model_sure = false, is_config_sure = false;
-    int rc = input_file_check_unchanged(&d->model_file, &is_model_sure, error);
-    if (!rc) rc = input_file_check_unchanged(&d->config_file, &is_config_sure, error);
+    bool is_config_sure = d->config_file.fd < 0, are_models_sure = true;
+    int rc = HEDDLE_OK;
+    for (uint32_t i = 0; i < d->model_count && !rc; i++) {
+        bool is_sure = false;
+        rc = check_model(&d->models[i], &is_sure, error);
+        are_models_sure &= is_sure;
+    }
+    if (!rc && !is_config_sure) rc = input_file_check_unchanged(&d->config_file, &is_config_sure, error);
     if (!rc && !is_config_sure)
         rc = input_file_compare(&d->config_file, 0, d->config.data, d->config.bytes, error);
-    if (!rc && !is_model_sure) { /* the tensors are left to the caller, which reads them anyway */
-        uint8_t prefix[SAFETENSORS_PREFIX_BYTES];
-        le64_put(prefix, d->header.bytes);
-        rc = input_file_compare(&d->model_file, 0, prefix, sizeof prefix, error);
-        if (!rc)
-            rc = input_file_compare(&d->model_file, sizeof prefix, d->header.data, d->header.bytes, error);
-    }
-    if (!rc) *ret_sure = is_model_sure;
+    if (!rc) *ret_sure = are_models_sure;
     return rc;
 }
 
@@ -544,24 +660,23 @@ typedef struct {
 
 /* In pieces, so that a stop takes effect within a large tensor too.  Each is digested at once, while it is
  * still in the cache. */
-static int pass_tensors(const pass_t *p, const uint64_t *places, heddle_error_t *error)
+static int pass_model(const pass_t *p, const weights_file_t *m, const uint64_t *places, heddle_error_t *error)
 {
-    const peft_dir_t *d = p->dir;
     const peft_sink_t *to = p->to;
     uint64_t since_stop_bytes = 0, again[PIECE_LEAVES];
-    for (uint32_t i = 0; i < d->table.count; i++) {
-        uint64_t offset = d->data_start + d->table.starts[i], left = d->table.tensors[i].data_bytes;
-        uint64_t at = places[i];
+    for (uint32_t i = 0; i < m->table.count; i++) {
+        uint64_t offset = m->data_start + m->table.starts[i], left = m->table.tensors[i].data_bytes;
+        uint64_t at = places[m->first + i];
         since_stop_bytes += LIMIT_PAGE_BYTES; /* a small tensor costs a call and a page too */
         while (left > 0) {
             size_t bytes = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES, room = (size_t)tensor_room(bytes);
             uint64_t *leaves = to->leaves + at / LIMIT_PAGE_BYTES;
             uint8_t *piece = to->base && !p->is_second ? to->base + at : p->piece;
-            int rc = input_file_read(&d->model_file, offset, piece, bytes, error);
+            int rc = input_file_read(&m->file, offset, piece, bytes, error);
             if (rc) return rc;
             digest_leaves(piece, bytes, p->is_second ? again : leaves);
             if (p->is_second && memcmp(again, leaves, room / LIMIT_PAGE_BYTES * sizeof *leaves) != 0)
-                return input_file_refuse_changed(&d->model_file, READ_OTHERWISE, error);
+                return input_file_refuse_changed(&m->file, READ_OTHERWISE, error);
             if (!p->is_second) memset(piece + bytes, 0, room - bytes);
             if (!p->is_second && !to->base) rc = to->put(to, at, piece, room, error);
             since_stop_bytes += bytes;
@@ -576,6 +691,14 @@ static int pass_tensors(const pass_t *p, const uint64_t *places, heddle_error_t 
         }
     }
     return HEDDLE_OK;
+}
+
+static int pass_tensors(const pass_t *p, const uint64_t *places, heddle_error_t *error)
+{
+    int rc = HEDDLE_OK;
+    for (uint32_t i = 0; i < p->dir->model_count && !rc; i++)
+        rc = pass_model(p, &p->dir->models[i], places, error);
+    return rc;
 }
 
 /* The second pass compares digests, and not bytes: the first pass has passed its bytes on. */
@@ -600,14 +723,15 @@ static int digest_once(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t
     uint8_t *piece = malloc(PIECE_BYTES);
     if (!piece) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
     h1_t h1;
-    layout_h1_begin(&d->layout, d->table.tensors, peft_config(d), &h1);
+    layout_h1_begin(&d->layout, d->tensors, peft_config(d), &h1);
     int rc = HEDDLE_OK;
     for (uint32_t i = 0; i < d->layout.count && !rc; i++) {
         uint32_t row = d->layout.order[i];
-        uint64_t offset = d->data_start + d->table.starts[row], left = d->layout.sizes[row];
+        const weights_file_t *m = model_of(d, row);
+        uint64_t offset = m->data_start + m->table.starts[row - m->first], left = d->layout.sizes[row];
         while (left > 0 && !rc) {
             size_t bytes = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
-            rc = input_file_read(&d->model_file, offset, piece, bytes, error);
+            rc = input_file_read(&m->file, offset, piece, bytes, error);
             if (rc) break;
             h1_add_payload(&h1, piece, bytes);
             offset += bytes;
@@ -619,38 +743,63 @@ static int digest_once(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t
     return rc;
 }
 
-/* The files are digested twice if it is not certain otherwise that no process wrote to them meanwhile. */
-int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error)
+/* Takes the handle.  The files are digested twice if it is not certain otherwise that no process wrote to
+ * them meanwhile. */
+static int digest_opened(peft_dir_t *d, heddle_adapter_info_t *ret_info, heddle_error_t *error)
 {
-    peft_dir_t *d = NULL;
     digest_t digest, again;
     bool is_sure = false;
-    int rc = peft_open(dir, &d, error);
-    if (rc) return rc;
-    rc = digest_once(d, &digest, error);
+    int rc = digest_once(d, &digest, error);
     if (!rc) rc = peft_check_unchanged(d, &is_sure, error);
     if (!rc && !is_sure) {
         rc = digest_once(d, &again, error);
         if (!rc && !digest_equal(&again, &digest))
-            rc = input_file_refuse_changed(&d->model_file, READ_OTHERWISE, error);
+            rc = input_file_refuse_changed(&d->models[0].file, READ_OTHERWISE, error);
     }
     if (!rc) {
         uint32_t chunk_bytes = manifest_chunk_bytes(d->layout.payload_bytes);
         *ret_info = (heddle_adapter_info_t){
             .size = sizeof *ret_info,
-            .kind = "lora",
             .data_bytes = d->layout.data_bytes,
             .tensor_count = d->layout.count,
             .chunk_count = (uint32_t)((d->layout.payload_bytes + chunk_bytes - 1) / chunk_bytes),
             .chunk_bytes = chunk_bytes,
         };
+        error_text(ret_info->kind, sizeof ret_info->kind, d->kind->name);
         digest_text(&digest, ret_info->digest);
         memcpy(ret_info->features, d->features, sizeof ret_info->features);
         memcpy(ret_info->base_model, d->base_model, sizeof ret_info->base_model);
-        peft_warn(d->table.tensors, d->table.count);
+        d->kind->warn(d->tensors, d->tensor_count);
     }
     peft_close(&d);
     return rc;
+}
+
+/* An exported version of kind tensors. With a file of PEFT's it is half of an adapter, and reported so. */
+static bool is_of_weights(const char *dir)
+{
+    int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool is_so = fd >= 0 && exists(fd, WEIGHTS) && !exists(fd, PEFT_MODEL) && !exists(fd, PEFT_CONFIG);
+    if (fd >= 0) close(fd);
+    return is_so;
+}
+
+int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error)
+{
+    peft_dir_t *d = NULL;
+    char path[PATH_MAX];
+    bool fits = snprintf(path, sizeof path, "%s/" WEIGHTS, dir) < (int)sizeof path;
+    if (fits && is_of_weights(dir))
+        return peft_digest_files((const char *const[]){path, NULL}, ret_info, error);
+    int rc = peft_open(dir, &d, error);
+    return rc ? rc : digest_opened(d, ret_info, error);
+}
+
+int peft_digest_files(const char *const *files, heddle_adapter_info_t *ret_info, heddle_error_t *error)
+{
+    peft_dir_t *d = NULL;
+    int rc = peft_open_files(files, &d, error);
+    return rc ? rc : digest_opened(d, ret_info, error);
 }
 
 /* ---- writing ---- */
@@ -713,12 +862,20 @@ int peft_write(int dir_fd, const manifest_t *m, const void *payload, heddle_erro
 {
     FILE *stream;
     buf_t header = {0};
+    const content_kind_t *kind = kind_find(m->kind);
+    if (!kind) {
+        int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "this release writes no files of kind %s",
+                            m->kind);
+        error_contrast(error, "lora or tensors", m->kind);
+        error_hint(error, "use a later release of Heddle");
+        return rc;
+    }
     uint32_t *order = calloc(m->tensor_count, sizeof *order);
     int rc = order ? safetensors_write(m, &header, order, error)
                    : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to export %" PRIu32 " tensors",
                                 m->tensor_count);
     uint64_t bytes = header.bytes + m->data_bytes;
-    if (!rc) rc = create(dir_fd, PEFT_MODEL, bytes, error, &stream);
+    if (!rc) rc = create(dir_fd, kind->model_file, bytes, error, &stream);
     if (!rc) {
         int err = put(stream, header.data, header.bytes);
         for (uint32_t i = 0; i < m->tensor_count && !err; i++) {
@@ -726,13 +883,13 @@ int peft_write(int dir_fd, const manifest_t *m, const void *payload, heddle_erro
             manifest_row(m, order[i], &row);
             err = put(stream, (const uint8_t *)payload + row.offset, (size_t)row.bytes);
         }
-        rc = finish(stream, PEFT_MODEL, err, bytes, error);
+        rc = finish(stream, kind->model_file, err, bytes, error);
     }
     /* The config comes last, as PEFT writes it: its presence shows that the weights are complete. */
-    if (!rc) rc = create(dir_fd, PEFT_CONFIG, m->config.bytes, error, &stream);
-    if (!rc)
-        rc =
-            finish(stream, PEFT_CONFIG, put(stream, m->config.data, m->config.bytes), m->config.bytes, error);
+    const char *config = kind->config_file;
+    if (!rc && config) rc = create(dir_fd, config, m->config.bytes, error, &stream);
+    if (!rc && config)
+        rc = finish(stream, config, put(stream, m->config.data, m->config.bytes), m->config.bytes, error);
     buf_fini(&header);
     free(order);
     return rc;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats/peft.h: PEFT directories and safetensors files, read and written.
+/* formats/peft.h: what a publication reads, PEFT directories and files of weights, and what an export writes.
  *
  *   peft_open (config and header checked) -> peft_read (tensors) -> peft_check_unchanged -> peft_close
  *
- * peft_open checks adapter_config.json and the safetensors header and provides the tensor table.  peft_read
+ * peft_open checks adapter_config.json and the safetensors header and provides the tensor table.
+ * peft_open_files takes safetensors files instead, which are one version of kind tensors (formats/kind.h);
+ * all that follows is the same for both.  peft_read
  * reads the tensors with pread, digests them and passes them on piece by piece.  At the end it checks that
- * neither file has changed: by their times, by asking the kernel for writers, or else by reading once more
+ * no file has changed: by their times, by asking the kernel for writers, or else by reading once more
  * (formats/input_file.h).  Files are never mapped, because truncating a mapped file would kill the process.
  * Only regular files are opened, with O_NONBLOCK, because opening a FIFO would block. Calls block on the
  * disk, and core/stop.h ends them early.  The caller owns the handle; one thread at a time. */
@@ -13,6 +15,7 @@
 #define FORMATS_PEFT_H
 
 #include "core/bytes.h"
+#include "formats/kind.h"
 #include "formats/manifest.h"
 #include <heddle/adapter.h>
 
@@ -20,7 +23,11 @@ typedef struct peft_dir peft_dir_t;
 
 /* Each defect of DIR has a code of docs/operations.md, and a message with file, expected, found and hint. */
 int peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error);
-const heddle_tensor_t *peft_tensors(const peft_dir_t *d, uint32_t *ret_count); /* in the file's order;
+/* The same of one or more safetensors files (a list that ends with NULL, borrowed until peft_close), which
+ * together have each tensor once.  The metadata are those of the first one. */
+int peft_open_files(const char *const *files, peft_dir_t **ret_dir, heddle_error_t *error);
+const content_kind_t *peft_kind(const peft_dir_t *d);
+const heddle_tensor_t *peft_tensors(const peft_dir_t *d, uint32_t *ret_count); /* in the files' order;
                                                                                 * borrowed */
 bytes_t peft_config(const peft_dir_t *d);
 bytes_t peft_metadata(const peft_dir_t *d);     /* JSON text of __metadata__; empty where there was none */
@@ -43,7 +50,7 @@ int peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, hedd
  * input_file_check_unchanged, of the tensors; the config and the header were compared already where that had
  * to be. */
 int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
-/* Whether the path still leads to the directory that was opened. */
+/* Whether the path still leads to the directory that was opened.  Not of files. */
 bool peft_is_at(const peft_dir_t *d, const char *dir);
 void peft_close(peft_dir_t **d);
 
@@ -58,14 +65,17 @@ const char *peft_lone_half(const heddle_tensor_t *tensors, uint32_t count, char 
 /* Logs what does not keep the tensors from being published, and is wrong as a rule: half of a pair. */
 void peft_warn(const heddle_tensor_t *tensors, uint32_t count);
 
-/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors from a verified payload, into an existing
- * empty directory given as a descriptor; syncs both files.  The layout is upstream's (tensors by dtype size
- * descending, then name; header padded to 8 with blanks), so what PEFT saved comes out identical.  Mode 0644
- * less the umask: an engine may run as another user. */
+/* Writes the files of the manifest's kind (formats/kind.h) from a verified payload, into an existing empty
+ * directory given as a descriptor, and syncs them; UNSUPPORTED_FEATURE for a kind of a later release.  The
+ * layout is upstream's (tensors by dtype size descending, then name; header padded to 8 with blanks), so what
+ * PEFT saved comes out identical.  Mode 0644 less the umask: an engine may run as another user. */
 int peft_write(int dir_fd, const manifest_t *m, const void *payload, heddle_error_t *error);
 
 /* The digest of a directory for tools, with the warnings of a publication: opens, lays out and digests it in
- * pieces, so that the tensors are never in memory as a whole. */
+ * pieces, so that the tensors are never in memory as a whole.  DIR is PEFT's, or has model.safetensors alone,
+ * as peft_write leaves one of kind tensors. */
 int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error);
+/* The same of files, as peft_open_files takes them. */
+int peft_digest_files(const char *const *files, heddle_adapter_info_t *ret_info, heddle_error_t *error);
 
 #endif

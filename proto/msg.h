@@ -160,6 +160,7 @@ typedef struct {
     msg_offered_t *offered;
     uint32_t offered_count;  /* of `served`, those that may be held */
     uint64_t max_rate_bytes; /* a second at most, that it serves; 0: no limit */
+    const char *kind;        /* of what it will publish; "": lora */
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */
@@ -275,6 +276,7 @@ typedef struct {
     uint32_t source_count; /* in the order to be tried */
     int64_t step;
     uint64_t data_bytes;
+    const char *kind; /* "": lora */
 } msg_announce_t;
 typedef struct {
     uint64_t token, version;

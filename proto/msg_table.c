@@ -247,6 +247,7 @@ static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, place, ANY, OPTIONAL),
     LIST(msg_open_t, offered, offered_count, msg_offered_t, LIMIT_OPEN_SERVED, OPTIONAL, OFFERED),
     U64(msg_open_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
+    TEXT(msg_open_t, kind, LIMIT_WORD_BYTES, OPTIONAL),
 };
 static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, req, ANY, OPTIONAL),
@@ -333,6 +334,7 @@ static const field_t ANNOUNCE_FIELDS[] = {
     LIST(msg_announce_t, sources, source_count, msg_source_t, LIMIT_SOURCES, OPTIONAL, SOURCE),
     I64(msg_announce_t, step, LIMIT_EXACT, REQUIRED),
     U64(msg_announce_t, data_bytes, LIMIT_PAYLOAD_BYTES, OPTIONAL),
+    TEXT(msg_announce_t, kind, LIMIT_WORD_BYTES, OPTIONAL),
 };
 static const field_t SOURCES_FIELDS[] = {
     U64(msg_sources_t, token, ANY, REQUIRED),

@@ -71,18 +71,18 @@ static DIR *open_directory(int parent, const char *name)
     return dir;
 }
 
-/* Whether the directory may be removed: it holds files only, and is empty or has a file with one of PEFT's
- * names. An engine may have added files of its own. A directory that cannot be read to its end is kept.
- * False with errno. */
+/* Whether the directory may be removed: it holds files only, and is empty or has a file with one of the names
+ * that an export has. An engine may have added files of its own. A directory that cannot be read to its end
+ * is kept. False with errno. */
 static bool is_export(int parent, const char *name)
 {
     DIR *dir = open_directory(parent, name);
     const struct dirent *e;
-    bool is_flat = true, is_empty = true, is_peft = false;
+    bool is_flat = true, is_empty = true, is_ours = false;
     while (dir && is_flat && (errno = 0, e = readdir(dir))) {
         if (is_dot(e->d_name)) continue;
         is_empty = false;
-        is_peft = is_peft || !strncmp(e->d_name, "adapter_", 8);
+        is_ours = is_ours || !strncmp(e->d_name, "adapter_", 8) || !strcmp(e->d_name, "model.safetensors");
         struct stat st;
         bool is_known = fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
         if (is_known) errno = 0;
@@ -91,7 +91,7 @@ static bool is_export(int parent, const char *name)
     int why = errno;
     if (dir) closedir(dir);
     errno = why ? why : EEXIST;
-    return !why && is_flat && (is_empty || is_peft);
+    return !why && is_flat && (is_empty || is_ours);
 }
 
 /* One level only, since a PEFT directory holds files. A subdirectory stays, and the directory with it.
@@ -316,7 +316,8 @@ int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIG
     }
     if (!rc) snprintf(ret_found, HEDDLE_DIGEST_TEXT, "%s", info.digest);
     /* Files that are damaged have no digest, and are not missing.  No version has the digest of zeros. */
-    else if (has_file(path, "adapter_config.json") && has_file(path, "adapter_model.safetensors"))
+    else if ((has_file(path, "adapter_config.json") && has_file(path, "adapter_model.safetensors")) ||
+             has_file(path, "model.safetensors"))
         digest_text(&(digest_t){0}, ret_found);
     return strcmp(ret_found, digest) ? HEDDLE_ERR_DIGEST_MISMATCH : HEDDLE_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sidecar/export.h: versions of adapters as PEFT directories on disk.
+/* sidecar/export.h: versions of adapters as directories on disk: PEFT's, or of full weights.
  *
- *    ROOT/policy@3/   adapter_config.json, adapter_model.safetensors: complete and synced before it
- *                     has its name
+ *    ROOT/policy@3/   adapter_config.json, adapter_model.safetensors; or model.safetensors: complete and
+ *                     synced before it has its name
  *    ROOT/policy      -> policy@3, the active one: moves atomically
  *
  * A directory of an earlier run is replaced where its content differs. Other files under one of these names

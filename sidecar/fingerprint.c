@@ -18,15 +18,17 @@ static bool look_at_file(int dir, const char *name, file_print_t *ret_file)
     return true;
 }
 
-/* Of the two files that PEFT reads. A file that cannot be looked at makes the fingerprint unusable, so that
- * the directory is read as a whole. */
+/* Of the two files that PEFT reads, or of the one of full weights. A file that cannot be looked at makes the
+ * fingerprint unusable, so that the directory is read as a whole. */
 fingerprint_t fingerprint_take(int root, const char *name)
 {
     fingerprint_t now = {0};
     int dir = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0) return now;
-    now.is_there = look_at_file(dir, "adapter_config.json", &now.config) &&
-                   look_at_file(dir, "adapter_model.safetensors", &now.tensors);
+    now.is_there = (look_at_file(dir, "adapter_config.json", &now.config) &&
+                    look_at_file(dir, "adapter_model.safetensors", &now.tensors)) ||
+                   (faccessat(dir, "adapter_config.json", F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
+                    look_at_file(dir, "model.safetensors", &now.tensors));
     close(dir);
     return now;
 }

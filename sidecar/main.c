@@ -25,6 +25,7 @@
 
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 typedef enum { VERIFY_HOST, VERIFY_EACH } verify_t;
+typedef enum { KINDS_LORA, KINDS_TENSORS, KINDS_ALL } kinds_t;
 
 typedef struct {
     const char **adapters, **labels;
@@ -34,7 +35,7 @@ typedef struct {
     uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
     uint64_t max_rate_bytes;
     bool own_memory, no_relay, insecure, quiet;
-    int verify, output, log_level;
+    int kinds, verify, output, log_level;
 } args_t;
 
 #define AT(field) offsetof(args_t, field)
@@ -43,6 +44,8 @@ static const option_t OPTIONS[] = {
      AT(adapters)},
     {"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "of this worker; default <host>-<pid>", AT(name)},
     {"label", 0, OPTION_LIST, "K=V", NULL, NULL, "shown by heddle workers; may be given again", AT(labels)},
+    {"kinds", 0, OPTION_CHOICE, "lora|tensors|all", NULL, "lora",
+     "versions that are taken: LoRA adapters, full weights, or both; others are refused", AT(kinds)},
     {"slots", 0, OPTION_INTEGER, "N", NULL, "0",
      "versions in memory for each adapter; 0: 2 + the broker's keep", AT(slots)},
     {"export", 0, OPTION_TEXT, "DIR", NULL, NULL,
@@ -330,6 +333,8 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
     for (;;) {
         const args_t *a = &s->args;
         bool acts = a->export_dir || a->on_stage || a->on_activate;
+        static const char *const KINDS[][3] =
+            {[KINDS_LORA] = {"lora"}, [KINDS_TENSORS] = {"tensors"}, [KINDS_ALL] = {"lora", "tensors"}};
         heddle_worker_opts_t opts = {.size = sizeof opts,
                                      .broker = a->broker,
                                      .broker_key = a->broker_key,
@@ -337,6 +342,7 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
                                      .name = s->name,
                                      .adapters = a->adapters,
                                      .labels = a->labels,
+                                     .kinds = KINDS[a->kinds],
                                      .slots = (uint32_t)a->slots,
                                      .apply = acts ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO,
                                      .max_rate_bytes = a->max_rate_bytes,

@@ -5,7 +5,6 @@
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/stop.h"
-#include "formats/peft.h"
 #include "formats/safetensors.h"
 
 #include <assert.h>
@@ -84,12 +83,13 @@ int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
     }
     pack_t *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(error);
+    p->kind = in->kind;
     int rc = copy_input(p, in, error);
     if (!rc) rc = layout_make(p->tensors, in->count, &p->layout, error);
-    if (!rc) rc = peft_check(p->config, p->tensors, in->count, p->features, p->base_model, error);
+    if (!rc) rc = p->kind->check(p->config, p->tensors, in->count, p->features, p->base_model, error);
     if (!rc) rc = safetensors_check_metadata(p->metadata, error);
     if (rc) goto fail;
-    peft_warn(p->tensors, in->count);
+    p->kind->warn(p->tensors, in->count);
     *ret_pack = p;
     return HEDDLE_OK;
 fail:
@@ -254,7 +254,7 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
                            .layout = &p->layout,
                            .config = p->config,
                            .metadata = p->metadata,
-                           .kind = "lora",
+                           .kind = p->kind->name,
                            .features = p->features,
                            .payload = p->base,
                            .leaves = p->leaves};

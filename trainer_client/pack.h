@@ -18,6 +18,7 @@
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
+#include "formats/kind.h"
 #include "formats/manifest.h"
 #include "proto/msg.h"
 
@@ -25,11 +26,13 @@ typedef struct {
     const heddle_tensor_t *tensors;
     uint32_t count;
     bytes_t config, metadata;
+    const content_kind_t *kind;
 } pack_input_t;
 
 enum { PACK_DIGESTED = 1, PACK_HANDED_OUT = 2 };
 
 typedef struct pack {
+    const content_kind_t *kind;
     heddle_tensor_t *tensors; /* in the caller's order */
     layout_t layout;
     bytes_t config, metadata;

@@ -59,6 +59,7 @@ struct heddle_publisher {
     uint32_t close_ms, leave_ms; /* for a holder of the last version; for the broker's BYE */
     uint64_t told_version;       /* the application has asked what became of it */
     char adapter[HEDDLE_NAME_MAX + 1];
+    const content_kind_t *kind;
     char broker[512];           /* where it was sought, for people */
     heddle_publication_t *open; /* the one that is being written */
     pack_t *last;               /* of the publication before it; NULL: none */
@@ -223,6 +224,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     p->close_ms = o->close_ms ? o->close_ms : CLOSE_MS;
     p->leave_ms = p->close_ms / 3; /* a third of it to leave, the rest for the transfer */
     error_text(p->adapter, sizeof p->adapter, o->adapter);
+    p->kind = kind_find(o->kind);
     /* The environment is read under the lock of opening, since UCX changes it meanwhile. */
     opening_begin();
     error_text(p->broker, sizeof p->broker, broker_address(o->broker));
@@ -258,6 +260,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     name_default(writer);
     name_host(host);
     publisher_node_opts_t node = {.adapter = o->adapter,
+                                  .kind = p->kind,
                                   .writer = o->writer ? o->writer : writer,
                                   .host = host,
                                   .broker = p->broker,
@@ -293,6 +296,7 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     int rc = sized_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = name_check("adapter", o.adapter, &error);
     if (!rc && o.writer) rc = name_check("writer", o.writer, &error);
+    if (!rc && !kind_find(o.kind)) rc = kind_refuse(o.kind, &error);
     if (!rc) rc = start(&o, &p, &error);
     if (!rc) {
         *ret_publisher = p;
@@ -413,8 +417,11 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
         if (tensors[i].size != sizeof *tensors)
             return misuse(CALL, "the size of a row is not sizeof(heddle_tensor_t)");
     if (!metadata) metadata = PT;
+    const char *only = p->kind->config; /* NULL: the application's */
+    if (only && !config_bytes) config = only, config_bytes = strlen(only);
     pack_input_t in = {.tensors = tensors,
                        .count = count,
+                       .kind = p->kind,
                        .config = bytes_of(config, config_bytes),
                        .metadata = bytes_of(metadata, strlen(metadata))};
     pack_t *pack = NULL;
@@ -610,7 +617,7 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     return HEDDLE_OK;
 }
 
-/* -- a directory ------------------------------------------------------------------------------ */
+/* -- files ------------------------------------------------------------------------------------ */
 
 /* A deadline of 0 stops the reading thread at its next check. */
 static void drop_ahead(heddle_publisher_t *p)
@@ -625,15 +632,21 @@ static void drop_ahead(heddle_publisher_t *p)
     memory_region_destroy(&region);
 }
 
-/* Reads the directory into a region, unless it was read ahead, while the publisher opened, into a region of
+/* What a version is read from: one of the two. */
+typedef struct {
+    const char *dir;
+    const char *const *files;
+} origin_t;
+
+/* Reads into a region, unless the directory was read ahead, while the publisher opened, into a region of
  * its own, which then becomes the pool's and the slot's.  What was read ahead counts only if it is this
  * directory and still unchanged; the error that ended it is found again, or no longer there. */
-static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
-                    heddle_publication_t **ret_publication, heddle_error_t *error)
+static int read_origin(heddle_publisher_t *p, const origin_t *from, const patience_t *patience,
+                       heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     reading_t r = {0};
     publication_take_t take = {0};
-    bool is_ahead = reading_is_of(p->ahead, dir);
+    bool is_ahead = from->dir && reading_is_of(p->ahead, from->dir);
     if (is_ahead) {
         /* From here on it has the deadline of this call. */
         heddle_error_t ignored;
@@ -650,7 +663,7 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
         rc = take_slot(p, &take, error);
         memory_region_destroy(&take.own); /* unless it was taken over */
     } else {
-        rc = reading_open(&r, dir, error);
+        rc = from->dir ? reading_open(&r, from->dir, error) : reading_open_files(&r, from->files, error);
         if (!rc) take.bytes = pack_bytes(r.pack), rc = take_slot(p, &take, error);
         if (!rc) {
             rc = reading_into(&r, take.region->own, error);
@@ -666,21 +679,48 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
     return rc;
 }
 
+/* A directory is a LoRA, and files are weights: what the publisher was opened for must be the same. */
+static int check_origin(const heddle_publisher_t *p, const content_kind_t *kind, heddle_error_t *error)
+{
+    if (p->kind == kind) return HEDDLE_OK;
+    int rc =
+        error_fail(error, HEDDLE_ERR_USAGE, "the publisher of %s is of kind %s", p->adapter, p->kind->name);
+    error_contrast(error, kind->name, p->kind->name);
+    error_hint(error, p->kind == &KIND_LORA ? "a publisher of kind lora publishes a directory of PEFT's"
+                                            : "a publisher of kind tensors publishes safetensors files");
+    return rc;
+}
+
 /* Reading counts against the deadline of the call, so that a slow disk cannot exceed it. */
-int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
-                                 heddle_published_t *ret_published)
+static int publish_origin(heddle_publisher_t *p, const origin_t *from, const heddle_publish_opts_t *opts,
+                          heddle_published_t *ret_published)
 {
     heddle_error_t error;
     heddle_publication_t *pub = NULL;
     heddle_publish_opts_t o;
     patience_t patience;
-    if (!p || !dir) return misuse("heddle_publisher_publish_dir", "a pointer is NULL");
-    if (p->open) return misuse("heddle_publisher_publish_dir", "another publication is open");
-    int rc = take_opts(opts, &o, &error);
+    int rc = check_origin(p, from->dir ? &KIND_LORA : &KIND_TENSORS, &error);
+    if (!rc) rc = take_opts(opts, &o, &error);
     if (rc) return error_publish(&error);
     patience_take(&patience, p, time_now(), &o);
-    rc = patience_over(&patience, read_dir(p, dir, &patience, &pub, &error), &error);
+    rc = patience_over(&patience, read_origin(p, from, &patience, &pub, &error), &error);
     return rc ? error_publish(&error) : heddle_publication_commit(&pub, opts, ret_published);
+}
+
+int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
+                                 heddle_published_t *ret_published)
+{
+    if (!p || !dir) return misuse("heddle_publisher_publish_dir", "a pointer is NULL");
+    if (p->open) return misuse("heddle_publisher_publish_dir", "another publication is open");
+    return publish_origin(p, &(origin_t){.dir = dir}, opts, ret_published);
+}
+
+int heddle_publisher_publish_files(heddle_publisher_t *p, const char *const *files,
+                                   const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
+{
+    if (!p || !files) return misuse("heddle_publisher_publish_files", "a pointer is NULL");
+    if (p->open) return misuse("heddle_publisher_publish_files", "another publication is open");
+    return publish_origin(p, &(origin_t){.files = files}, opts, ret_published);
 }
 
 /* -- what became of a version ----------------------------------------------------------------- */

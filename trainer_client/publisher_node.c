@@ -49,6 +49,7 @@ struct publisher_node {
     client_member_t member;
     char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     char broker[256];
+    const content_kind_t *kind;
     bool takeover, is_unread;
     uint64_t max_rate_bytes;    /* as in OPEN */
     bool is_connection_refused; /* member.refusal is of the handshake, not of the broker */
@@ -192,7 +193,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
                                 .data_bytes = a->pack->layout.data_bytes,
                                 .tensor_count = a->pack->layout.count,
                                 .chunk_count = a->sealed->chunk_count,
-                                .kind = "lora",
+                                .kind = a->pack->kind->name,
                                 .base_model = a->pack->base_model,
                                 .features = words,
                                 .feature_count = member_split(features, words, LIMIT_FEATURES),
@@ -415,7 +416,8 @@ static void send_open(publisher_node_t *n)
                           .place = sharing ? sharing_place(sharing) : 0,
                           .offered = offered,
                           .offered_count = offered_count,
-                          .max_rate_bytes = n->max_rate_bytes};
+                          .max_rate_bytes = n->max_rate_bytes,
+                          .kind = kind_said(n->kind->name)};
     (void)member_send(&n->member, &m);
 }
 
@@ -877,6 +879,7 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
     error_text(n->writer, sizeof n->writer, opts->writer);
     error_text(n->host, sizeof n->host, opts->host);
     error_text(n->broker, sizeof n->broker, opts->broker ? opts->broker : "its address");
+    n->kind = opts->kind;
     n->takeover = opts->takeover;
     n->is_unread = opts->is_unread;
     n->max_rate_bytes = opts->max_rate_bytes;

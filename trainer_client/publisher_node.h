@@ -36,6 +36,7 @@
 typedef struct publisher_node publisher_node_t;
 typedef struct {
     const char *adapter, *writer, *host; /* copied */
+    const content_kind_t *kind;          /* of what it will publish */
     const char *broker;                  /* copied: where it is sought, for people; NULL: not named */
     bool takeover;                       /* of the first OPEN only */
     bool is_unread; /* no application reads the events: what ends it for good is logged */

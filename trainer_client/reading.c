@@ -9,16 +9,29 @@
 #include <stdlib.h>
 
 /* Only the header is read here: it is enough to check the adapter and to know the size of its region. */
+static int lay_out(reading_t *r, heddle_error_t *error)
+{
+    pack_input_t in = {.config = peft_config(r->dir),
+                       .metadata = peft_metadata(r->dir),
+                       .kind = peft_kind(r->dir)};
+    in.tensors = peft_tensors(r->dir, &in.count);
+    int rc = pack_new(&in, &r->pack, error);
+    if (rc) reading_close(r);
+    return rc;
+}
+
 int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
 {
     *r = (reading_t){0};
     int rc = peft_open(dir, &r->dir, error);
-    if (rc) return rc;
-    pack_input_t in = {.config = peft_config(r->dir), .metadata = peft_metadata(r->dir)};
-    in.tensors = peft_tensors(r->dir, &in.count);
-    rc = pack_new(&in, &r->pack, error);
-    if (rc) reading_close(r);
-    return rc;
+    return rc ? rc : lay_out(r, error);
+}
+
+int reading_open_files(reading_t *r, const char *const *files, heddle_error_t *error)
+{
+    *r = (reading_t){0};
+    int rc = peft_open_files(files, &r->dir, error);
+    return rc ? rc : lay_out(r, error);
 }
 
 typedef struct {

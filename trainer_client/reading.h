@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/reading.h: a PEFT directory that is read into a region, in one pass over its bytes.
+/* trainer_client/reading.h: a PEFT directory, or files of weights, read into a region in one pass over their
+ * bytes.
  *
  *   reading_open --(a region of pack_bytes)--> reading_into --> the caller takes the pack and seals it
  *
@@ -24,6 +25,8 @@ typedef struct {
 
 /* Opened, checked and laid out; nothing of the tensors is read yet. */
 int reading_open(reading_t *r, const char *dir, heddle_error_t *error);
+/* The same of a list of files that ends with NULL, and is borrowed until reading_close. */
+int reading_open_files(reading_t *r, const char *const *files, heddle_error_t *error);
 /* All of it, and what of the region is not made yet. */
 int reading_into(reading_t *r, memory_region_t *region, heddle_error_t *error);
 /* Accepts one that is empty. */

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
+#include "formats/kind.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -441,6 +442,26 @@ static bool hear_sources(adapter_t *a, const announced_t *w, bool has_lost_all, 
     return false;
 }
 
+/* A version of another kind is of no use to the application, which may not even know that there are such. */
+static int check_kind(const adapter_t *a, const msg_announce_t *m, heddle_error_t *error)
+{
+    static const char *const LORA[] = {"lora", NULL};
+    const char *const *kinds = a->core->opts.kinds ? a->core->opts.kinds : LORA;
+    char taken[64] = "";
+    for (uint32_t i = 0; kinds[i]; i++) {
+        if (!strcmp(kinds[i], kind_name(m->kind))) return HEDDLE_OK;
+        size_t used = strlen(taken);
+        text_printf(taken + used, sizeof taken - used, "%s%s", used ? ", " : "", kinds[i]);
+    }
+    int rc =
+        error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE,
+                   "%s is of kind %.64s, and this worker takes only %s", a->name, kind_name(m->kind), taken);
+    error_contrast(error, taken, kind_name(m->kind));
+    error_hint(error, "run the worker with opts.kinds %.64s, or do not subscribe it to %.100s",
+               kind_name(m->kind), a->name);
+    return rc;
+}
+
 /* Each message is one event of versions_t, after what this adapter keeps of it. */
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
@@ -452,7 +473,9 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
     case MSG_ANNOUNCE:
         e = versions_find(&a->versions, m->announce.version);
         w = e ? e->what : NULL;
-        w = announced_hear(w, &m->announce, w && intake_is_fetching(&a->intake, w), &error);
+        w = check_kind(a, &m->announce, &error)
+                ? NULL
+                : announced_hear(w, &m->announce, w && intake_is_fetching(&a->intake, w), &error);
         if (!w) {
             /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
             error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");

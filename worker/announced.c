@@ -2,6 +2,7 @@
 #include "worker/announced.h"
 
 #include "core/errors.h"
+#include "formats/kind.h"
 
 #include <stdlib.h>
 
@@ -64,6 +65,7 @@ announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is
         w->version = m->version;
         w->h1 = m->digest;
         announced_part(w, part, &m->key);
+        error_text(w->part.kind, sizeof w->part.kind, kind_name(m->kind));
         w->data_bytes = m->data_bytes;
         w->step = m->step;
     }

@@ -45,6 +45,7 @@ typedef struct {
     uint64_t payload_bytes, manifest_bytes;
     digest_t manifest_digest;
     share_key_t key;
+    char kind[16]; /* that the manifest must have (formats/kind.h); "": any */
 } announced_part_t;
 
 typedef struct announced {
@@ -70,7 +71,7 @@ typedef struct announced {
 announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is_fetched,
                             heddle_error_t *error);
 
-/* Copies the part of a message, and its key. */
+/* Copies the part of a message, and its key.  Any kind is taken. */
 void announced_part(announced_t *w, const msg_part_t *part, const key16_t *key);
 /* Copies the list of a message, which replaces the one before.  Sources without an address, or with one that
  * is too long, are left out: they could never be connected to. */

@@ -334,7 +334,8 @@ int slot_seal(slot_t *slot, const seal_t *seal)
                                      .chunk_count = m->chunk_count,
                                      .data_bytes = m->data_bytes,
                                      .step = seal->step,
-                                     .features = m->features};
+                                     .features = m->features,
+                                     .kind = m->kind};
     slot->state = SLOT_SEALED;
     atomic_store(&slot->version, seal->version);
     atomic_fetch_and(&slot->refs, ~CLOSED);

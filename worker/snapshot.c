@@ -219,8 +219,9 @@ static int finish(export_t *e, const char *dir, heddle_error_t *error)
 static void clean_up(export_t *e)
 {
     if (e->temporary[0] && e->dir >= 0) {
-        unlinkat(e->dir, "adapter_config.json", 0);
-        unlinkat(e->dir, "adapter_model.safetensors", 0);
+        unlinkat(e->dir, KIND_LORA.config_file, 0);
+        unlinkat(e->dir, KIND_LORA.model_file, 0);
+        unlinkat(e->dir, KIND_TENSORS.model_file, 0);
     }
     if (e->temporary[0] && e->parent >= 0) unlinkat(e->parent, e->temporary, AT_REMOVEDIR);
     if (e->dir >= 0) close(e->dir);

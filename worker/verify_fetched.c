@@ -7,10 +7,15 @@ int verify_fetched_manifest(const announced_part_t *part, const void *view, mani
                             heddle_error_t *error)
 {
     int rc = manifest_read(announced_manifest(part, view), &part->manifest_digest, ret_manifest, error);
-    if (rc || ret_manifest->payload_bytes == part->payload_bytes) return rc;
+    if (rc) return rc;
+    bool is_as_large = ret_manifest->payload_bytes == part->payload_bytes,
+         is_of_kind = !part->kind[0] || !strcmp(ret_manifest->kind, part->kind);
+    if (is_as_large && is_of_kind) return HEDDLE_OK;
+    rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest has another %s than the announcement",
+                    is_as_large ? "kind" : "payload size");
+    if (is_as_large) error_contrast(error, part->kind, ret_manifest->kind);
     manifest_fini(ret_manifest);
-    return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                      "the manifest has another payload size than the announcement");
+    return rc;
 }
 
 bool verify_fetched_chunks(const manifest_t *m, const digest_job_t *job)

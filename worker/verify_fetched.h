@@ -13,8 +13,8 @@
 #include "worker/digest_queue.h"
 
 /* Reads the manifest from `view`, the memory of the part's region.  DIGEST_MISMATCH; PROTOCOL or LIMIT: it
- * cannot be decoded, or has another payload size than the announcement; NO_MEMORY.  On OK the caller calls
- * manifest_fini. */
+ * cannot be decoded, or has another payload size or kind than the announcement; NO_MEMORY.  On OK the caller
+ * calls manifest_fini. */
 int verify_fetched_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
                             heddle_error_t *error);
 /* True when the leaves fold to the digests that the manifest has of the chunks, of which the first lies at

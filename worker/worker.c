@@ -7,6 +7,7 @@
 #include "client/shell.h"
 #include "core/errors.h"
 #include "core/sized.h"
+#include "formats/kind.h"
 #include "worker/worker_node.h"
 
 #include <jansson.h>
@@ -19,7 +20,7 @@ struct heddle_worker {
     slots_t *slots; /* the node's: for threads that acquire */
     worker_opts_t opts;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
-    char **adapters, **labels;             /* copies, NULL-terminated */
+    char **adapters, **labels, **kinds;    /* copies, NULL-terminated; kinds NULL: the default */
     char *export_dir, *group, *host_share; /* NULL: none */
     char broker[512];                      /* as it is named on stderr */
     bool left;
@@ -63,6 +64,10 @@ static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
     if (!rc && label_count > LIMIT_LABELS)
         rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
     for (uint32_t i = 0; !rc && i < label_count; i++) rc = label_check(o->labels[i], error);
+    for (uint32_t i = 0; !rc && o->kinds && o->kinds[i]; i++)
+        if (!o->kinds[i][0] || !kind_find(o->kinds[i])) rc = kind_refuse(o->kinds[i], error);
+    if (!rc && o->kinds && !o->kinds[0])
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker takes at least one kind");
     if (!rc && o->name) rc = name_check("worker", o->name, error);
     if (!rc) rc = group_check(o->group, o->rank, o->ranks, error);
     if (rc) return rc;
@@ -117,10 +122,12 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     opening_end();
     w->adapters = copy_list(o->adapters);
     w->labels = copy_list(o->labels);
+    w->kinds = o->kinds ? copy_list(o->kinds) : NULL;
     w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
     w->group = o->group ? strdup(o->group) : NULL;
     w->host_share = o->host_share ? strdup(o->host_share) : NULL;
-    if (!w->adapters || !w->labels || (o->export_dir && !w->export_dir)) return false;
+    if (!w->adapters || !w->labels || (o->kinds && !w->kinds) || (o->export_dir && !w->export_dir))
+        return false;
     if ((o->group && !w->group) || (o->host_share && !w->host_share)) return false;
     w->opts = (worker_opts_t){.name = w->name,
                               .host = w->host,
@@ -131,6 +138,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .adapter_count = list_length(o->adapters),
                               .labels = (const char *const *)w->labels,
                               .label_count = list_length(o->labels),
+                              .kinds = (const char *const *)w->kinds,
                               .slots = o->slots,
                               .group = w->group,
                               .rank = o->rank,
@@ -162,6 +170,7 @@ static void destroy(heddle_worker_t *w)
     shell_close(&w->shell);
     free_list(w->adapters);
     free_list(w->labels);
+    free_list(w->kinds);
     free(w->export_dir);
     free(w->group);
     free(w->host_share);

@@ -30,7 +30,8 @@ typedef struct {
     uint32_t adapter_count;
     const char *const *labels;
     uint32_t label_count;
-    uint32_t slots; /* per adapter; 0: the broker's default */
+    const char *const *kinds; /* that it takes, ends with NULL; NULL: lora alone */
+    uint32_t slots;           /* per adapter; 0: the broker's default */
     const char *group;
     uint32_t rank, ranks; /* as in heddle/worker.h */
     bool app, answers_verify, omits_staging;

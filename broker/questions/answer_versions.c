@@ -7,6 +7,7 @@
 #include "broker/rollout/active.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "formats/kind.h"
 #include "proto/value.h"
 
 #include <stdlib.h>
@@ -68,17 +69,18 @@ static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, cons
     }
     json_t *took = v->first_ms ? part_ms(timing_whole_us(v)) : json_null();
     holder_hosts_t hosts = holder_hosts(b, t);
-    return json_pack(
-        "{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "version", part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
-        part_digest(&v->digest), "state", summary_state(b->rollout, a, v), "reason",
-        has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
-        v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at", part_time(v->created_ms),
-        "activated_at", part_time(v->first_ms), "took_ms", took, "data_bytes", part_count(v->data_bytes),
-        "payload_bytes", part_count(v->part.payload_bytes), "tensor_count", part_count(v->tensor_count),
-        "features", part_words(v->features), "holder_count", part_count(track_holder_count(t)),
-        "holder_host_count", hosts.count, "holder_host", part_text(hosts.only), "active_count",
-        part_count(t ? track_active_count(t) : 0), "meta", meta);
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+                     "s:o, s:o, s:s}",
+                     "version", part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
+                     "digest", part_digest(&v->digest), "state", summary_state(b->rollout, a, v), "reason",
+                     has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
+                     v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
+                     part_time(v->created_ms), "activated_at", part_time(v->first_ms), "took_ms", took,
+                     "data_bytes", part_count(v->data_bytes), "payload_bytes",
+                     part_count(v->part.payload_bytes), "tensor_count", part_count(v->tensor_count),
+                     "features", part_words(v->features), "holder_count", part_count(track_holder_count(t)),
+                     "holder_host_count", hosts.count, "holder_host", part_text(hosts.only), "active_count",
+                     part_count(t ? track_active_count(t) : 0), "meta", meta, "kind", kind_name(v->kind));
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------ */

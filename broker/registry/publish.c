@@ -234,6 +234,11 @@ int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out
     } else {
         rc = writer_check_publish(a, by->token, m->adapter, error);
         if (rc) return rc;
+        rc = registry_check_kind(a, m->kind, error);
+        if (rc) {
+            error_where(error, m->adapter, 0, NULL, "commit");
+            return rc;
+        }
         const version_row_t *before = newest_with_step(a), *live = by->live;
         if (before && m->step >= 0 && before->step > m->step && !m->allow_step_back)
             return stepped_back(m, before, error);

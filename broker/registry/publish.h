@@ -13,7 +13,8 @@
 /* PUBLISH by the adapter's writer (writer_check_publish), with the newest live version
  * (track_newest_live, because which processes have its bytes is soft state). Answered first: an exact
  * replay of a request id (created=false "replayed"), then the same id with other bytes (REQUEST_CONFLICT);
- * the id is free where its version failed because its publisher ended (VERSION_LOST). Then STEP_BACK,
+ * the id is free where its version failed because its publisher ended (VERSION_LOST). Then
+ * UNSUPPORTED_FEATURE (another kind than the adapter's), STEP_BACK,
  * UNCHANGED (UNAVAILABLE, retriable, while it is not known yet whether the same bytes are lost; OK where the
  * live version would be lost without these bytes: they complete it, created=false "unchanged"), and
  * UNAVAILABLE, not retriable, where no worker can reach the writer. On OK: records VERSION

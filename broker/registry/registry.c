@@ -6,6 +6,7 @@
 #include "core/limits.h"
 #include "core/option.h"
 #include "core/sorted.h"
+#include "formats/kind.h"
 
 #include <stdlib.h>
 
@@ -134,6 +135,27 @@ version_row_t *registry_active(const adapter_row_t *a)
 version_row_t *registry_newest(const adapter_row_t *a)
 {
     return a->version_count ? a->versions[a->version_count - 1] : NULL;
+}
+
+const char *registry_kind(const adapter_row_t *a)
+{
+    const version_row_t *newest = a ? registry_newest(a) : NULL;
+    return newest ? kind_name(newest->kind) : NULL;
+}
+
+/* Workers subscribe to a name for what it is: an adapter that became weights would stop all of them. */
+int registry_check_kind(const adapter_row_t *a, const char *kind, heddle_error_t *error)
+{
+    const char *its = registry_kind(a), *asked = kind_name(kind);
+    if (!its || !strcmp(its, asked)) return HEDDLE_OK;
+    int rc =
+        error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE,
+                   "%s is of kind %s, and what is to be published is of kind %.64s", a->name, its, asked);
+    error_where(error, a->name, 0, NULL, NULL);
+    error_contrast(error, its, asked);
+    error_hint(error, "an adapter has one kind for life: publish under another name, or with opts.kind %s",
+               its);
+    return rc;
 }
 
 bool registry_is_blank(const adapter_row_t *a)

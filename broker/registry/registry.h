@@ -138,6 +138,11 @@ version_row_t *registry_newest_live(const adapter_row_t *a);
 version_row_t *registry_staging(const adapter_row_t *a);
 /* the one that comes after it; NULL */
 version_row_t *registry_waiting(const adapter_row_t *a);
+/* The kind of its versions, which the first one decides: that which may be published to it.  NULL: there is
+ * no version, or none any more (forget), and any kind may come. */
+const char *registry_kind(const adapter_row_t *a);
+/* OK, or UNSUPPORTED_FEATURE where `kind` (of a message) is not that of the adapter.  `a` may be NULL. */
+int registry_check_kind(const adapter_row_t *a, const char *kind, heddle_error_t *error);
 /* No version was ever published to it, and no member knows one. */
 bool registry_is_blank(const adapter_row_t *a);
 /* Of it there are only numbers, as after ADAPTER_FORGET: there is nothing to list. */

@@ -16,6 +16,8 @@ int writer_check_open(const registry_t *r, const msg_open_t *m, const open_by_t 
                        LIMIT_ADAPTER_ROWS);
         return rc;
     }
+    int other = registry_check_kind(a, m->kind, error);
+    if (other) return other;
     bool has_holder = a && a->writer.token && by->holder_is_live &&
                       memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
     if (!has_holder || m->takeover) return HEDDLE_OK;

@@ -23,7 +23,8 @@ typedef struct {
     bool is_of_before;         /* it opened before the broker's start, and sent no message since */
     uint64_t heartbeat_age_ms; /* or of that start */
 } open_by_t;
-/* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */
+/* May it?  LIMIT · UNSUPPORTED_FEATURE (another kind than the adapter's) · WRITER_HELD; by->token is not
+ * looked at. */
 int writer_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
 /* The same, and records ADAPTER? WRITER. */
 int writer_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,

@@ -5,6 +5,7 @@
 #include "broker/rollout/summary.h"
 #include "core/clock.h"
 #include "core/errors.h"
+#include "formats/kind.h"
 
 #include <heddle/publisher.h>
 #include <stdlib.h>
@@ -106,7 +107,8 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
                                   .sources = sources,
                                   .source_count = count,
                                   .step = row->step,
-                                  .data_bytes = row->data_bytes};
+                                  .data_bytes = row->data_bytes,
+                                  .kind = kind_said(kind_name(row->kind))};
     /* A worker that the rollout waits for gives up at the same time as the broker. */
     if (c->is_eligible && t->deadline_us != CLOCK_NEVER && !t->is_late)
         m.announce.deadline_ms = t->deadline_us > now_us ? (t->deadline_us - now_us + 999) / 1000 : 1;

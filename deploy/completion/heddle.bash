@@ -5,8 +5,8 @@
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
     broker) echo '--listen --data --lease --keep --plan --keys --admin-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -47,6 +47,8 @@ _heddle_values() {
     broker:--keep) echo '' ;;
     worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key) echo '@file' ;;
     broker:--keys) echo '@dir' ;;
+    publish:--kind) echo 'lora tensors' ;;
+    worker:--kinds) echo 'lora tensors all' ;;
     worker:--label) echo '' ;;
     events:--last) echo '' ;;
     broker:--lease) echo '' ;;
@@ -172,7 +174,7 @@ _heddle() {
     forget:*) _heddle_names adapters ;;
     pull:*) if [ $given = 0 ]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;
     verify:*) _heddle_refs REF ;;
-    publish:*|mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }
 complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench mkadapter

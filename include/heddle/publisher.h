@@ -67,6 +67,8 @@ typedef struct heddle_publisher_opts {
                               * then if it has changed.  NULL: none */
     const char *host_share;  /* as in heddle_worker_opts_t: the directory in which workers of this host
                               * find this publisher */
+    const char *kind;        /* of all that it publishes: "lora" (NULL), adapters of PEFT; "tensors", full
+                              * weights.  An adapter has one kind for life, that of its first version */
 } heddle_publisher_opts_t;
 
 typedef enum {
@@ -145,6 +147,7 @@ typedef struct heddle_report {
 /* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is
  * not written.
  * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key that was named, or the key ring),
+ * UNSUPPORTED_FEATURE (the adapter has versions of another kind),
  * UNAVAILABLE (no broker within timeout_ms), DENIED (the keys do not fit, or this key has no such role at the
  * broker), WRITER_HELD (by whom is in the message), NO_SPACE (the broker's disk is full), UCX_VERSION,
  * WIRE_VERSION, NO_MEMORY, INTERNAL (UCX or the network interface cannot be used). */
@@ -162,8 +165,9 @@ HEDDLE_API int heddle_publisher_opened(heddle_publisher_t *p);
 HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
 
 /* Lays out a region for these tensors (any order; names unique) and gives writable places for them.
- * `config` is copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a
- * JSON object, or NULL for {"format":"pt"}.  One publication may be open at a time.
+ * `config` is copied: the bytes of adapter_config.json; of no bytes for kind tensors, which has none.
+ * `metadata` is the safetensors __metadata__ as a JSON object, or NULL for {"format":"pt"}.  One publication
+ * may be open at a time.
  * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being
  * served), DEADLINE (its memory could not be made within timeout_ms), USAGE, INTERRUPTED. */
 HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
@@ -196,6 +200,12 @@ HEDDLE_API void heddle_publication_abort(heddle_publication_t **pub);
 HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
                                             const heddle_publish_opts_t *opts,
                                             heddle_published_t *ret_published);
+
+/* The same of safetensors files (a list that ends with NULL), which together are one version of a publisher
+ * of kind tensors, and have each tensor once.  publish_dir takes kind lora alone: USAGE. */
+HEDDLE_API int heddle_publisher_publish_files(heddle_publisher_t *p, const char *const *files,
+                                              const heddle_publish_opts_t *opts,
+                                              heddle_published_t *ret_published);
 
 /* Waits until `quorum` of the version's eligible workers (at least one) have reached the phase, at most
  * timeout_ms (-1: no limit).

@@ -75,13 +75,14 @@ typedef struct heddle_manifest {
     const char *digest; /* "h1:<64 hex>" */
     const char *tag;    /* "policy@3:3f9a1c20d4e1" */
     const void *config; /* the bytes of adapter_config.json as published; not
-                         * NUL-terminated */
+                         * NUL-terminated; "{}" for kind tensors */
     size_t config_bytes;
     uint32_t tensor_count, chunk_count;
     uint64_t data_bytes;  /* sum of the tensors' bytes, without padding */
     int64_t step;         /* the trainer's step; -1 where none was given */
     const char *features; /* comma-separated, sorted, as in heddle_published_t; "" for a
                            * plain LoRA */
+    const char *kind;     /* "lora", "tensors" */
 } heddle_manifest_t;
 
 typedef enum { HEDDLE_PHASE_STAGED = 1, HEDDLE_PHASE_ACTIVE = 2 } heddle_phase_t;

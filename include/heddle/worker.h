@@ -70,6 +70,10 @@ typedef struct heddle_worker_opts {
     /* 1: this worker is a source for other hosts only where no other process has the version.  Workers of its
      * host still use what it has in memory */
     int no_relay;
+    /* Which kinds of versions the application takes, ends with NULL: "lora", adapters of PEFT; "tensors",
+     * full weights.  One of another kind is refused before its bytes are fetched (UNSUPPORTED_FEATURE).
+     * NULL: lora alone */
+    const char *const *kinds;
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).
@@ -177,7 +181,8 @@ typedef struct heddle_shared {
  * NO_MEMORY: no descriptor is left.  INTERNAL: the kernel cannot open or seal it (before 5.1, or without
  * /proc). */
 HEDDLE_API int heddle_snapshot_fd(const heddle_snapshot_t *s, heddle_shared_t *ret_shared);
-/* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent
+/* [any] Writes a complete PEFT directory (of kind tensors: one with model.safetensors), files and directory
+ * synced, under a temporary name in the parent
  * of `dir` and renamed to `dir`, which must not exist or be empty (USAGE).  Nothing is left on failure.
  * Errors: NO_SPACE, INTERNAL (errno in message). */
 HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir);

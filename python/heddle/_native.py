@@ -70,7 +70,7 @@ def _open() -> Any:
             try:
                 found = ffi.dlopen(path)
                 have = ffi.string(found.heddle_version()).decode()
-                found.heddle_snapshot_fd      # the youngest function that is needed
+                found.heddle_publisher_publish_files      # the youngest function that is needed
             except (OSError, AttributeError) as e:
                 raise HeddleError(f"libheddle cannot be used: {e}", code="internal", exit=9, found=path,
                                   hint="install heddle-sync again, or name the library of the same release: "
@@ -209,6 +209,7 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
      r'Publisher(if_unchanged="\1") that version is taken, with if_unchanged="publish"'),
     (r"--if-unchanged (\w+)", r'Publisher(if_unchanged="\1")'),
     (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'),
+    (r"--kinds (\w+)", r'kinds=["\1"]'), (r"--kind (\w+)", r'kind="\1"'),
     (r"with --adapter", "with adapters=[...]"), (r"--slots (\d+)", r"slots=\1"),
     (r"--slots to (\d+)", r"slots to \1"),
     (r"with more --slots", "with a larger slots="), (r"--step ", "step="),

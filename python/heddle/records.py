@@ -312,6 +312,7 @@ class VersionInfo:
     former_count: int | None = None     # of all, also of those that are not in `former`
     holder_host_count: int | None = None    # that the holders are on
     holder_host: str | None = None      # where it is one
+    kind: str | None = None             # "lora", "tensors"; None: of a broker before there were two
 
 
 @dataclass(frozen=True)

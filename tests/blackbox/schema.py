@@ -74,7 +74,8 @@ VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version
            "note": "text?", "step": "int?",
            "created_at": "at", "activated_at": "at?", "took_ms": "ms?", "data_bytes": "int",
            "payload_bytes": "int", "tensor_count": "int", "features": "texts", "holder_count": "int",
-           "holder_host_count": "int", "holder_host": "name?", "active_count": "int", "meta": "map"}
+           "holder_host_count": "int", "holder_host": "name?", "active_count": "int", "meta": "map",
+           "kind": "text"}
 MOVED = {name: "int" for name in ("late", "gone", "refused", "bad", "slow")}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "way": matching("network|host"),
           "bytes": "int", "moved": MOVED}

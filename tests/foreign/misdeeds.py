@@ -671,6 +671,14 @@ def deed_50(world, answers):
         answers.say(first, QUERY, op="status")
 
 
+@misdeed
+def deed_51(world, answers):
+    answers.say(world.publisher, PUBLISH, token=world.publisher.token,
+                **publication("paper", world.new_text("weights"), step=10, kind="tensors"))
+    with world.peer(PUBLISHER) as other:
+        answers.say(other, OPEN, adapter="paper", writer="of-weights", kind="tensors")
+
+
 # --- the run ---
 
 def wrong_with(answers, documented, of):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""digest.py DIR: the h1 digest of a PEFT directory, from docs/protocol.md alone (pip install xxhash)."""
+"""digest.py DIR...: the h1 digest of each PEFT directory; digest.py --tensors FILE...: that of the files as
+full weights.  From docs/protocol.md alone (pip install xxhash)."""
 import hashlib, json, struct, sys
 from pathlib import Path
 import xxhash
@@ -21,8 +22,15 @@ def tensors(path):
 
 
 def h1(directory):
-    config = (directory / "adapter_config.json").read_bytes()
-    rows = tensors(directory / "adapter_model.safetensors")
+    return h1_of((directory / "adapter_config.json").read_bytes(),
+                 tensors(directory / "adapter_model.safetensors"))
+
+
+def h1_of_files(files):
+    return h1_of(b"{}", sorted((row for path in files for row in tensors(path)), key=lambda row: row[0]))
+
+
+def h1_of(config, rows):
     h = hashlib.blake2b(digest_size=32)
     h.update(b"heddle/h1\n")
     h.update(struct.pack("<Q", len(config)) + config)
@@ -40,5 +48,8 @@ def h1(directory):
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        print(h1(Path(argument)))
+    if sys.argv[1:2] == ["--tensors"]:
+        print(h1_of_files(map(Path, sys.argv[2:])))
+    else:
+        for argument in sys.argv[1:]:
+            print(h1(Path(argument)))

@@ -42,10 +42,10 @@ static content_t *make(content_shape_t shape)
         fill(c->payload + c->layout.places[i], c->layout.sizes[i], shape.seed, c->layout.places[i]);
     manifest_input_t in = {.tensors = c->tensors,
                            .layout = &c->layout,
-                           .kind = "lora",
+                           .kind = content_kind(shape)->name,
                            .features = "",
                            .payload = c->payload,
-                           .config = bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)),
+                           .config = content_config(shape),
                            .metadata = bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
     cr_assert_eq(manifest_build(&in, &c->manifest, &c->h1), HEDDLE_OK);
     uint32_t chunk = manifest_chunk_bytes(c->layout.payload_bytes);
@@ -56,7 +56,8 @@ static content_t *make(content_shape_t shape)
 const content_t *content_get(content_shape_t shape)
 {
     for (content_t *c = all; c; c = c->next)
-        if (c->shape.seed == shape.seed && c->shape.count == shape.count && c->shape.rows == shape.rows)
+        if (c->shape.seed == shape.seed && c->shape.count == shape.count && c->shape.rows == shape.rows &&
+            c->shape.is_weights == shape.is_weights)
             return c;
     content_t *c = make(shape);
     c->next = all;

@@ -7,6 +7,7 @@
 #ifndef SCENARIO_CONTENT_H
 #define SCENARIO_CONTENT_H
 
+#include "formats/kind.h"
 #include "formats/manifest.h"
 
 #define CONTENT_CONFIG                                                                                       \
@@ -18,7 +19,19 @@ typedef struct {
     uint64_t seed;
     uint32_t count;
     uint64_t rows;
+    bool is_weights; /* the same tensors as full weights: kind tensors */
 } content_shape_t;
+
+/* What goes with the tensors. */
+static inline const content_kind_t *content_kind(content_shape_t shape)
+{
+    return shape.is_weights ? &KIND_TENSORS : &KIND_LORA;
+}
+static inline bytes_t content_config(content_shape_t shape)
+{
+    const char *config = shape.is_weights ? KIND_TENSORS.config : CONTENT_CONFIG;
+    return bytes_of(config, strlen(config));
+}
 
 typedef struct content {
     struct content *next;

@@ -72,11 +72,13 @@ typedef struct {
     mem_link_t link;  /* of its bytes; frames of the control plane take none of it */
     const char *host; /* it shares memory with the other actors of this host; NULL: with none */
     bool no_relay;
-    uint64_t piece_us; /* a piece of memory takes so long; 0: no time */
+    const char *const *kinds; /* that it takes; NULL: lora */
+    uint64_t piece_us;        /* a piece of memory takes so long; 0: no time */
 } worker_conf_t;
 typedef struct {
     const char *adapter;
     bool takeover;
+    bool is_of_weights; /* by its OPEN; what it publishes says so itself */
     uint64_t max_rate_bytes;
     mem_link_t link;
     const char *host; /* as in worker_conf_t */

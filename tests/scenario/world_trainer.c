@@ -58,7 +58,9 @@ void trainer_boot(actor_t *a)
                         .tr = &transfer_mem_ops,
                         .t = a->t,
                         .clock = &w->clock};
-    publisher_node_opts_t opts = {.adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER,
+    content_shape_t shape = {.is_weights = a->trainer.is_of_weights};
+    publisher_node_opts_t opts = {.kind = content_kind(shape),
+                                  .adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER,
                                   .writer = a->name,
                                   .max_rate_bytes = a->trainer.max_rate_bytes,
                                   .host = a->trainer.host ? a->trainer.host : "host",
@@ -228,8 +230,8 @@ void trainer_publish(actor_t *a, publish_t what)
     a->published = (published_t){.content = content_get(what.shape)};
     a->rolled = (rolled_t){0};
     const content_t *c = a->published.content;
-    pack_input_t in = {c->tensors, c->shape.count, bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)),
-                       bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
+    pack_input_t in = {c->tensors, c->shape.count, content_config(c->shape),
+                       bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA)), content_kind(c->shape)};
     heddle_error_t error;
     int rc;
     PRODUCT(rc = pack_new(&in, &t->pack, &error));

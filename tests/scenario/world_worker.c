@@ -40,6 +40,7 @@ void worker_boot(actor_t *a)
                           .slots = a->conf.slots,
                           .max_rate_bytes = a->conf.max_rate_bytes,
                           .no_relay = a->conf.no_relay,
+                          .kinds = a->conf.kinds,
                           .group = a->conf.group,
                           .rank = a->conf.rank,
                           .ranks = a->conf.ranks,

@@ -445,9 +445,10 @@ static const field_row_t FIELDS[] = {
         {body, "versions[].created_at", "t"}, {body, "versions[].activated_at", "tN"},                       \
         {body, "versions[].took_ms", "nN"}, {body, "versions[].data_bytes", "i"},                            \
         {body, "versions[].payload_bytes", "i"}, {body, "versions[].tensor_count", "i"},                     \
-        {body, "versions[].features", "a"}, {body, "versions[].features[]", "s"},                            \
-        {body, "versions[].holder_count", "i"}, {body, "versions[].holder_host_count", "i"},                 \
-        {body, "versions[].holder_host", "sN"}, {body, "versions[].active_count", "i"},                      \
+        {body, "versions[].kind", "s"}, {body, "versions[].features", "a"},                                  \
+        {body, "versions[].features[]", "s"}, {body, "versions[].holder_count", "i"},                        \
+        {body, "versions[].holder_host_count", "i"}, {body, "versions[].holder_host", "sN"},                 \
+        {body, "versions[].active_count", "i"},                                                              \
     {                                                                                                        \
         body, "versions[].meta", "x"                                                                         \
     }

@@ -40,7 +40,8 @@ static manifest_t manifest_of(const safetensors_t *table, buf_t *ret_encoded)
     manifest_t m;
     cr_assert_eq(layout_make(table->tensors, table->count, &layout, &e), HEDDLE_OK, "%s", e.message);
     void *payload = calloc(1, layout.payload_bytes);
-    manifest_input_t in = {table->tensors, &layout, bytes_of("{}", 2), table->metadata, "lora", "", payload};
+    manifest_input_t in = {table->tensors, &layout, bytes_of("{}", 2), table->metadata, "tensors", "",
+                           payload};
     cr_assert_eq(manifest_build(&in, ret_encoded, &h1), HEDDLE_OK);
     cr_assert_eq(manifest_decode(buf_view(ret_encoded), &m, &e), HEDDLE_OK, "%s", e.message);
     free(payload);

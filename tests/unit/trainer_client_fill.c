@@ -39,7 +39,10 @@ static pack_t *pack_of(void **ret_base)
                                        .dtype = HEDDLE_DTYPE_U8,
                                        .ndim = 1,
                                        .dims = SIZES[i]};
-    pack_input_t in = {.tensors = tensors, .count = ROWS, .config = bytes_of(CONFIG, sizeof CONFIG - 1)};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = tensors,
+                       .count = ROWS,
+                       .config = bytes_of(CONFIG, sizeof CONFIG - 1)};
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK, "%s", error.message);
     size_t bytes = (pack_bytes(p) + 4095) & ~4095ull;
     *ret_base = aligned_alloc(4096, bytes);

@@ -26,7 +26,8 @@ static int pack(const heddle_tensor_t *tensors, uint32_t count, const char *conf
                 heddle_error_t *error)
 {
     pack_t *p = NULL;
-    pack_input_t in = {.tensors = tensors,
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = tensors,
                        .count = count,
                        .config = bytes_of(config, strlen(config)),
                        .metadata = bytes_of(metadata, strlen(metadata))};
@@ -71,7 +72,10 @@ Test(pack, long_texts_are_refused_before_they_are_copied)
     heddle_error_t error;
     heddle_tensor_t t = row("a.lora_A.weight");
     pack_t *p;
-    pack_input_t in = {.tensors = &t, .count = 1, .config = bytes_of(CONFIG, (size_t)LIMIT_CONFIG_BYTES + 1)};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = &t,
+                       .count = 1,
+                       .config = bytes_of(CONFIG, (size_t)LIMIT_CONFIG_BYTES + 1)};
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_ERR_LIMIT);
     in.config.bytes = sizeof CONFIG - 1;
     in.metadata = bytes_of(CONFIG, (size_t)LIMIT_METADATA_BYTES + 1);
@@ -87,7 +91,10 @@ static sealed_t seal(bool reversed, uint8_t before)
     snprintf(config, sizeof config, "%s", CONFIG);
     heddle_tensor_t tensors[] = {row(names[reversed]), row(names[!reversed])};
     tensors[0].dims = tensors[1].dims = dims;
-    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(config, strlen(config))};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = tensors,
+                       .count = 2,
+                       .config = bytes_of(config, strlen(config))};
     pack_t *p;
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
     memset(names, 'x', sizeof names); /* all of it was copied */
@@ -138,7 +145,10 @@ static digest_t digest_of(way_t way)
     heddle_tensor_t tensors[] = {row("b.lora_B.weight"), row("a.lora_A.weight")};
     for (int i = 0; i < 2; i++)
         tensors[i].ndim = 1, tensors[i].dims = SIZE, memset(source[i], 'a' + i, BYTES);
-    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = tensors,
+                       .count = 2,
+                       .config = bytes_of(CONFIG, strlen(CONFIG))};
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
     uint8_t *base = aligned_alloc(4096, (pack_bytes(p) + 4095) & ~4095ull), *kept = NULL;
     memset(base, 0xee, pack_bytes(p));
@@ -181,7 +191,10 @@ static int seal_without(left_t how, heddle_error_t *error)
     static const uint8_t source[24];
     heddle_tensor_t rows[] = {row("a.lora_A.weight"), row("a.lora_B.weight")};
     if (how == LEFT_OUT_WITHOUT_BYTES) rows[1].dims = NONE;
-    pack_input_t in = {.tensors = rows, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = rows,
+                       .count = 2,
+                       .config = bytes_of(CONFIG, strlen(CONFIG))};
     pack_t *p;
     sealed_t sealed;
     cr_assert_eq(pack_new(&in, &p, error), HEDDLE_OK);
@@ -234,7 +247,10 @@ static int seal_within(int times, heddle_error_t *error)
         rows[i].ndim = 1;
         rows[i].dims = LARGE;
     }
-    pack_input_t in = {.tensors = rows, .count = COUNT, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = rows,
+                       .count = COUNT,
+                       .config = bytes_of(CONFIG, strlen(CONFIG))};
     pack_t *p;
     sealed_t sealed;
     cr_assert_eq(pack_new(&in, &p, error), HEDDLE_OK);
@@ -292,14 +308,18 @@ Test(pack, another_input_renews_nothing)
 {
     heddle_error_t error = {0};
     heddle_tensor_t rows[] = {row("a.lora_A.weight"), row("a.lora_B.weight")};
-    pack_input_t in = {.tensors = rows, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = rows,
+                       .count = 2,
+                       .config = bytes_of(CONFIG, strlen(CONFIG))};
     pack_t *p;
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         heddle_tensor_t other[] = {row(OTHERS[i].first), row(OTHERS[i].second)};
         other[1].dtype = OTHERS[i].dtype, other[1].memory = OTHERS[i].memory;
         other[1].ndim = OTHERS[i].ndim, other[1].dims = OTHERS[i].dims;
-        pack_input_t that = {.tensors = other,
+        pack_input_t that = {.kind = &KIND_LORA,
+                             .tensors = other,
                              .count = OTHERS[i].count,
                              .config = bytes_of(OTHERS[i].config, strlen(OTHERS[i].config)),
                              .metadata = bytes_of(OTHERS[i].metadata, strlen(OTHERS[i].metadata))};
@@ -316,7 +336,10 @@ Test(pack, a_renewed_pack_wants_each_tensor_written)
     heddle_tensor_t rows[] = {row("a.lora_A.weight"), row("a.lora_B.weight")};
     float values[2][6] = {{1, 2, 3}, {4, 5, 6}};
     const void *both[] = {values[0], values[1]}, *one[] = {values[0], NULL};
-    pack_input_t in = {.tensors = rows, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = rows,
+                       .count = 2,
+                       .config = bytes_of(CONFIG, strlen(CONFIG))};
     pack_t *p, *fresh;
     sealed_t sealed, again;
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);

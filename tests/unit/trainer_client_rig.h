@@ -119,7 +119,8 @@ UNUSED static void open_world_as(how_t how)
                        .tr = &transfer_mem_ops,
                        .t = w.t,
                        .clock = &CLOCK};
-    publisher_node_opts_t opts = {.adapter = "policy",
+    publisher_node_opts_t opts = {.kind = &KIND_LORA,
+                                  .adapter = "policy",
                                   .writer = "trainer-1",
                                   .host = "host-1",
                                   .broker = "tcp://10.0.0.1:7700",
@@ -356,7 +357,8 @@ UNUSED static item_t *make(uint64_t elements)
                                   .dtype = HEDDLE_DTYPE_BF16,
                                   .ndim = 2,
                                   .dims = dims}};
-    pack_input_t in = {.tensors = tensors,
+    pack_input_t in = {.kind = &KIND_LORA,
+                       .tensors = tensors,
                        .count = 2,
                        .config = bytes_of(CONFIG, sizeof CONFIG - 1),
                        .metadata = bytes_of("{\"format\":\"pt\"}", 15)};

@@ -317,7 +317,8 @@ Test(alone, where_it_cannot_be_opened_versions_are_copied, .fini = close_world)
 {
     open_world_as((how_t){.is_sharing = true});
     publisher_node_t *second = NULL;
-    publisher_node_opts_t opts = {.adapter = "policy",
+    publisher_node_opts_t opts = {.kind = &KIND_LORA,
+                                  .adapter = "policy",
                                   .writer = "trainer-2",
                                   .host = "host-1",
                                   .is_sharing = true,
@@ -336,7 +337,8 @@ Test(alone, a_directory_that_was_named_has_to_be_usable, .init = open_alone, .fi
     publisher_node_t *second = NULL;
     heddle_error_t e = {0};
     char directory[] = "/tmp/heddle-share.XXXXXX";
-    publisher_node_opts_t opts = {.adapter = "policy",
+    publisher_node_opts_t opts = {.kind = &KIND_LORA,
+                                  .adapter = "policy",
                                   .writer = "trainer-2",
                                   .host = "host-1",
                                   .is_sharing = true,

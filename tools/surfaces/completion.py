@@ -3,7 +3,7 @@
 
 NOTE = "# Made from the programs' option tables by tools/surfaces; edits here are lost."
 FOLDERS = {"DIR"}           # values and arguments that are directories
-FILES = {"BEFORE", "AFTER", "FILE", "KEY|FILE", "CMD"}   # or may be a file
+FILES = {"BEFORE", "AFTER", "FILE", "KEY|FILE", "CMD", "DIR|FILE..."}   # or may be a file
 INTERFACES = {"IF"}
 NAMES = {"adapter": "adapters", "worker": "workers"}    # options whose values the broker knows
 REFS = {"REF", "NAME@V"}                                # arguments that name an adapter or a version
