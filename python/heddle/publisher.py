@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,9 @@ from heddle import _calls, _names, _native
 from heddle._arguments import PHASE, Config, choose, config_bytes, parse_quorum
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
-from heddle._words import Activation, IfUnchanged, Phase
+from heddle._words import Activation, IfUnchanged, Kind, Phase
 from heddle.errors import ForkError, HeddleError, named
-from heddle.tensors import Given, Table
+from heddle.tensors import Given, Table, describe, write
 from heddle.versions import Missing, Progress, Rollout, Version
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Publisher"]
 
 _log = logging.getLogger("heddle")
+_KINDS = {"lora": 0, "tensors": 1}
 _ACTIVATION = {"all": 0, "as-ready": 1, "manual": 2}
 _UNCHANGED = {"fail": 0, "skip": 1, "publish": 2}
 _NOT_YET = ("deadline", "no_workers")
@@ -58,6 +59,9 @@ class Publisher(Handle):
     lease.  One that sends a message meanwhile is a Conflict at once.
 
     broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else tcp://127.0.0.1:7700
+    kind           of what it publishes: "lora", adapters of PEFT; "tensors", full weights (docs/weights.md):
+                   publish_tensors and publish_files.  An adapter has one kind for life, that of its first
+                   version; another one is BadAdapter (unsupported_feature)
     activation     "all": all switch when all have it; "as-ready": each when it has it; "manual":
                    `Admin.activate` decides
     takeover       fences a live writer of this adapter now
@@ -89,9 +93,11 @@ class Publisher(Handle):
                  max_rate: int | None = None, process_group: Any = None, timeout: float | None = 5.0,
                  close_timeout: float | None = 3.0, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None,
-                 host_share: str | None = None) -> None:
+                 host_share: str | None = None, kind: Kind = "lora") -> None:
         super().__init__()
         self.adapter = adapter
+        choose("kind", kind, _KINDS)
+        self.kind: str = kind
         self._activation = choose("activation", activation, _ACTIVATION)
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callback: Callable[[Progress], None] | None = None
@@ -121,7 +127,7 @@ class Publisher(Handle):
               data_device: str | None, insecure: bool, broker_key: str | None, key: str | None,
               host_share: str | None) -> None:
         texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device,
-                 "broker_key": broker_key, "key": key, "host_share": host_share}
+                 "broker_key": broker_key, "key": key, "host_share": host_share, "kind": self.kind}
         kept = {name: _native.c_text(value) for name, value in texts.items()}
         until = Until(timeout)
         opts = ffi.new("heddle_publisher_opts_t *", {
@@ -231,6 +237,7 @@ class Publisher(Handle):
         missing adapter.
         """
         from heddle import _model
+        self._check_kind("lora", "publish", "publish_tensors or publish_files")
         how = (step, request_id, meta, deadline, allow_step_back)
         if self._ranks is not None:
             return self._publish_together(model, peft_adapter, config, how)
@@ -311,7 +318,20 @@ class Publisher(Handle):
             self._check_all_open()
             return self._ranks.lead(call, self._check_open, self._interrupt, self._forget_interrupt)
 
-    def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None,
+    def _check_kind(self, kind: str, call: str, instead: str) -> None:
+        if self.kind != kind:
+            raise _native.error("usage", f"{call} publishes kind {kind}, and this publisher is of kind "
+                                         f"{self.kind}", adapter=self.adapter, expected=kind,
+                                found=self.kind, hint=f"call {instead}")
+
+    def _config(self, config: Config | None) -> bytes:
+        """Kind tensors has none."""
+        if self.kind == "lora" or config is not None:
+            return config_bytes(config)     # type: ignore[arg-type]   # None is refused there
+        return b""
+
+    def publish_tensors(self, tensors: Mapping[str, Any], config: Config | None = None, *,
+                        step: int | None = None,
                         request_id: str | None = None,
                         meta: Mapping[str, str] | None = None, deadline: float | None = 60.0,
                         allow_step_back: bool = False) -> Version:
@@ -322,7 +342,8 @@ class Publisher(Handle):
         tensors   name -> torch.Tensor (any device, any strides) or numpy.ndarray; copied once, into Heddle's
                   region: change them as soon as this
                   returns.  Types: those of safetensors; ml_dtypes' bfloat16 and float8 count as such.
-        config    adapter_config.json: bytes or str as they are, or a mapping
+        config    adapter_config.json: bytes or str as they are, or a mapping.  None for kind "tensors", where
+                  names may be any
         step      the trainer's step, >= 0        meta   up to 32 pairs of words
         deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays.
                   None, and what is longer: 24 days (2,147,483 s), the longest that the broker keeps
@@ -340,13 +361,66 @@ class Publisher(Handle):
             if given is not None and given.fits(names, values):
                 given.check_memory(values)
             else:
-                _names.check(names)
+                if self.kind == "lora":
+                    _names.check(names)
                 self._given = given = Given(names, values)
 
             def fill(begin: Callable[[], Any], _table: Table) -> None:
                 given.fill(begin(), values)
-            return self._publish(given, config_bytes(config), fill, given.is_on_cpu, step, request_id, meta,
+            return self._publish(given, self._config(config), fill, given.is_on_cpu, step, request_id, meta,
                                  deadline, allow_step_back)
+        return self._ours(self._together(alone))
+
+    def publish_each(self, table: Iterable[tuple[str, str, tuple[int, ...]]],
+                     tensors: Iterable[tuple[str, Any]], *, step: int | None = None,
+                     request_id: str | None = None, meta: Mapping[str, str] | None = None,
+                     deadline: float | None = 60.0, allow_step_back: bool = False) -> Version:
+        """Publishes full weights of which one tensor at a time is at hand; for kind "tensors".
+
+        table     (name, safetensors' type, shape) of each
+        tensors   (name, tensor) of each, in the same order; each is copied before the next one is taken
+        As publish_tensors otherwise.  A tensor that is not as the table has it, or does not come, is a
+        UsageError, and nothing is published.
+        """
+        self._check_kind("tensors", "publish_each", "publish")
+
+        def alone() -> Version:
+            rows = [(name, dtype, tuple(shape)) for name, dtype, shape in table]
+
+            def fill(begin: Callable[[], Any], of: Table) -> None:
+                publication = begin()
+                came = iter(tensors)
+                for i, row in enumerate(of.rows):
+                    name, tensor = next(came, (None, None))
+                    found = None if name is None else (name, *describe(name, tensor))
+                    if found != row:
+                        raise _native.error("usage", f"tensor {row[0]} did not come as the table has it",
+                                            adapter=self.adapter, phase="pack", expected=repr(row),
+                                            found=repr(found), hint="give each tensor of the table once, in "
+                                                                    "its order, as it is described there")
+                    write(lib.heddle_publication_tensor(publication, i), of.sizes[i], row[1], row[2], tensor)
+            return self._publish(Table(rows), b"", fill, False, step, request_id, meta, deadline,
+                                 allow_step_back)
+        return self._ours(self._together(alone))
+
+    def publish_files(self, paths: Iterable[str | os.PathLike[str]], *, step: int | None = None,
+                      request_id: str | None = None, meta: Mapping[str, str] | None = None,
+                      deadline: float | None = 60.0, allow_step_back: bool = False) -> Version:
+        """Publishes safetensors files that together are one version of kind "tensors".
+
+        As publish_tensors; NotFound without one of them.
+        """
+        files = [os.fspath(path) for path in ((paths,) if isinstance(paths, (str, os.PathLike)) else paths)]
+
+        def alone() -> Version:
+            with self._lock:
+                ptr = self._live()
+                opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
+                done = _new_published()
+                where, texts = _native.c_list(files, "paths")
+                self._call(lambda: _native.check(lib.heddle_publisher_publish_files(ptr, where, opts, done)))
+                del kept, texts
+                return self._version(done, step)
         return self._ours(self._together(alone))
 
     def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None,

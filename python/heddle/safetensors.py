@@ -5,8 +5,9 @@ adapter_model.safetensors), without torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from heddle import _native
 from heddle._native import ffi, lib
@@ -14,14 +15,14 @@ from heddle.publisher import Publisher
 from heddle.versions import Version
 from heddle.updates import Snapshot, Update
 
-__all__ = ["AdapterDir", "check", "publish", "export"]
+__all__ = ["AdapterDir", "check", "check_files", "publish", "export"]
 
 
 @dataclass(frozen=True)
 class AdapterDir:
     """What `check` found in a directory."""
     digest: str
-    kind: str                       # "lora"
+    kind: str                       # "lora", "tensors"
     features: tuple[str, ...]
     base_model: str | None
     data_bytes: int
@@ -37,8 +38,25 @@ def check(path: str | os.PathLike[str]) -> AdapterDir:
     NotFound: no such directory; BadAdapter: anything wrong inside, with the file, what was expected and
     found.
     """
-    info = ffi.new("heddle_adapter_info_t *", {"size": ffi.sizeof("heddle_adapter_info_t")})
+    info = _new_info()
     _native.check(lib.heddle_adapter_check(_native.c_text(path), info))
+    return _found(info)
+
+
+def check_files(paths: Iterable[str | os.PathLike[str]]) -> AdapterDir:
+    """The same of safetensors files that publish_files would publish as one version."""
+    info = _new_info()
+    files, kept = _native.c_list([os.fspath(path) for path in paths], "paths")
+    _native.check(lib.heddle_adapter_check_files(files, info))
+    del kept
+    return _found(info)
+
+
+def _new_info() -> Any:
+    return ffi.new("heddle_adapter_info_t *", {"size": ffi.sizeof("heddle_adapter_info_t")})
+
+
+def _found(info: Any) -> AdapterDir:
     words = _native.text(info.features) or ""
     return AdapterDir(digest=_native.text(info.digest) or "", kind=_native.text(info.kind) or "",
                       features=tuple(words.split(",")) if words else (),

@@ -59,6 +59,7 @@ class Hold:
         self.tag, self.digest = _native.text(manifest.tag) or "", _native.text(manifest.digest) or ""
         self.step = None if manifest.step < 0 else int(manifest.step)
         self.features = tuple(filter(None, (_native.text(manifest.features) or "").split(",")))
+        self.kind = _native.text(manifest.kind) or "lora"
         self.config_bytes = bytes(ffi.buffer(manifest.config, manifest.config_bytes))
         self.data_bytes, self.count = int(manifest.data_bytes), int(manifest.tensor_count)
         self.since, self.where = time.monotonic(), where
@@ -325,6 +326,11 @@ class HeldVersion:
         return self._held().config_bytes
 
     @property
+    def kind(self) -> str:
+        """"lora" or "tensors"."""
+        return self._held().kind
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Those of FEATURES that this version has."""
         return self._held().features
@@ -373,7 +379,7 @@ class Snapshot(HeldVersion):
     """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays,
     while the block or a view of it lasts.
 
-    adapter version tag digest step features data_bytes   config config_bytes   tensors numpy() torch()
+    adapter version tag digest step kind features data_bytes   config config_bytes   tensors numpy() torch()
     share() export() rehash()
     """
 
@@ -433,7 +439,7 @@ class Update(HeldVersion):
                "stale"    the decision is newer than what is served here (code, message)
     adapter version tag digest step decision
     code message                                       of "failed" and "stale", else None
-    config config_bytes features tensors numpy() torch() share() export()
+    config config_bytes kind features tensors numpy() torch() share() export()
     while the version is here (NotFound after)
 
     An update that wants an answer and gets none before the next one is asked for, or before it is dropped, is

@@ -17,7 +17,7 @@ from typing import Any
 from heddle import _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
-from heddle._words import Apply
+from heddle._words import Apply, Kind
 from heddle.errors import Closed, HeddleError
 from heddle.tensors import Layout
 from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Updates
@@ -70,6 +70,8 @@ class Worker(Handle):
                when decided
     accepts    features that the engine can load, of heddle.updates.FEATURES; a version with another one is
                rejected (unsupported_feature) before the application sees it.  None: all.  With apply="app"
+    kinds      what the application takes: "lora", adapters of PEFT; "tensors", full weights.  A version of
+               another kind is rejected (unsupported_feature) before its bytes are fetched
     max_rate   bytes per second, served and fetched, each way by itself
     own_memory           every version is copied into memory of this process; else a version that another
                process of this host and user has is used there, read-only
@@ -96,7 +98,8 @@ class Worker(Handle):
                  accepts: Iterable[str] | None = None, max_rate: int | None = None,
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None, own_memory: bool = False,
-                 verify_each: bool = False, host_share: str | None = None, no_relay: bool = False) -> None:
+                 verify_each: bool = False, host_share: str | None = None, no_relay: bool = False,
+                 kinds: Iterable[Kind] = ("lora",)) -> None:
         self._holds: set[Hold] = set()
         self._layouts: dict[str, Layout] = {}           # of the version last looked at, by adapter
         super().__init__()
@@ -115,6 +118,7 @@ class Worker(Handle):
         try:
             self._check(group, rank, ranks, apply, accepts)
             self.adapters = _native.names(adapters, "adapters")
+            self.kinds = _native.names(kinds, "kinds")
             self._app = apply == "app"
             self._accepts = None if accepts is None else frozenset(_native.names(accepts, "accepts"))
             for feature in self._accepts or ():
@@ -157,9 +161,11 @@ class Worker(Handle):
         kept = {what: _native.c_text(value) for what, value in texts.items()}
         names, kept_names = _native.c_list(self.adapters, "adapters")
         pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
+        kinds, kept_kinds = _native.c_list(self.kinds, "kinds")
         join_ms = _native.milliseconds(join_timeout, "join_timeout", 1)
         opts = ffi.new("heddle_worker_opts_t *", {
             **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs,
+            "kinds": kinds,
             "apply": _APPLY[apply], "slots": _native.count(slots, "slots"),
             "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1,
                                                                        _native.NUMBER_MAX),
@@ -172,7 +178,7 @@ class Worker(Handle):
         place = ffi.new("heddle_worker_t **")
         _native.load_transport()
         _native.check(lib.heddle_worker_open(opts, place))
-        del kept_names, kept_pairs
+        del kept_names, kept_pairs, kept_kinds
         self._fd = int(lib.heddle_worker_fd(place[0]))         # asked once: the handle may be freed later
         self._opened(place[0])
 
