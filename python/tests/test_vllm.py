@@ -15,7 +15,7 @@ import pytest
 
 import heddle
 from conftest import PATIENCE
-from heddle import _ranks
+from heddle import _inside, _ranks
 from heddle.vllm import answers, leader, loading, offline, plugin, seams
 from test_rank_link import slot_of
 
@@ -39,7 +39,7 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["vllm.lora.request"].LoRARequest = LoRARequest
     sys.modules["vllm.lora.worker_manager"].LoRAAdapterNotFoundError = LoRAAdapterNotFoundError
-    monkeypatch.setattr(leader, "_LOOK_S", 0.001)
+    monkeypatch.setattr(_inside.leader, "LOOK_S", 0.001)
 
 
 class Update:
@@ -223,9 +223,9 @@ def test_a_retired_version_stays_while_it_is_used(how):
         await active(say, 1)
         request, use = engine.lora_requests["policy@1"], answers.Use()
         if how == "looked up":
-            token = answers._use.set(use)
+            token = _inside.answers._use.set(use)
             assert engine.lora_requests["policy@1"] is request
-            answers._use.reset(token)
+            _inside.answers._use.reset(token)
         elif how == "in the engine":
             engine.request_states[5] = types.SimpleNamespace(lora_request=None)     # of the base model
             engine.request_states[6] = types.SimpleNamespace(lora_request=request)

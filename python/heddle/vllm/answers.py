@@ -10,38 +10,13 @@ and no prefix cache of its own.
 """
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
+from heddle._inside.answers import HEADER, Middleware, Use, current
 from heddle.vllm.loading import SCHEME
 
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
-HEADER = b"x-heddle-version"
-
-
-class Use:
-    """Of one HTTP request.  Its tasks share it: they copy the context, not what is in it."""
-
-    def __init__(self) -> None:
-        self.version: Any = None
-
-    def take(self, version: Any) -> None:
-        self.end()
-        self.version = version
-        version.uses += 1
-
-    def end(self) -> None:
-        if self.version is not None:
-            self.version.uses -= 1
-            self.version = None
-
-
-_use: ContextVar[Use | None] = ContextVar("heddle_use", default=None)
+__all__ = ["HEADER", "Middleware", "Requests", "Use"]
 
 
 class Requests(dict[str, Any]):
@@ -55,7 +30,7 @@ class Requests(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
-        use, version = _use.get(), self._version_of(found.lora_path)
+        use, version = current(), self._version_of(found.lora_path)
         if use is not None and version is not None:
             use.take(version)
         return found
@@ -66,34 +41,3 @@ class Requests(dict[str, Any]):
         if version is None and request.lora_path.startswith(SCHEME):
             raise LookupError(f"{request.lora_path} went while it was loaded")
         super().__setitem__(name, request if version is None else version.request)
-
-
-class Middleware:
-    """Pure ASGI: adds X-Heddle-Version, to streams too, and calls `stop` when the server has ended."""
-
-    def __init__(self, app: App, stop: Callable[[], Awaitable[None]]) -> None:
-        self._app, self._stop = app, stop
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                await self._stop()
-            return
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        use = Use()
-
-        async def tell(message: Message) -> None:
-            if message["type"] == "http.response.start" and use.version is not None:
-                message["headers"] = [*message.get("headers", ()), (HEADER, use.version.tag.encode())]
-            await send(message)
-
-        token = _use.set(use)
-        try:
-            await self._app(scope, receive, tell)
-        finally:
-            _use.reset(token)
-            use.end()

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import multiprocessing
 import os
 from importlib import metadata
 from typing import Any
 
+from heddle._inside import switch
 from heddle.vllm import seams
 
 _log = logging.getLogger("vllm.heddle")
-_LINK = "HEDDLE_RANKS"          # the name of the rank link, for the processes that this one starts
-_RANKS_S = 30.0                 # they connect before their engine is up, so this is only for accidents
-_INSTEAD = ("This server serves without it; `python -m heddle.engine` (docs/engines.md) loads versions "
-            "through its HTTP interface")
+_RANKS_S = switch.RANKS_S
 
 _listener: Any = None           # of this process, where it is the first one of vLLM
 _is_off = False                 # and that was said
@@ -31,23 +28,20 @@ why_off = "vLLM did not load it"
 def _off(why: str) -> None:
     """Once a process tree: the first process says it."""
     global _is_off, why_off
-    if not _is_off and multiprocessing.parent_process() is None:
-        _log.warning("heddle: the plugin is off: %s. %s", why, _INSTEAD)
+    if not _is_off and switch.is_first_process():
+        switch.say_off(_log, why)
     _is_off, why_off = True, why
 
 
 def adapters() -> list[str]:
-    return [name for name in os.environ.get("HEDDLE_ADAPTERS", "").replace(",", " ").split() if name]
+    return switch.adapters()
 
 
 def _what_is_missing() -> str | None:
-    if not os.environ.get("HEDDLE_BROKER"):
-        return "HEDDLE_BROKER does not say where the broker is"
-    if not adapters():
-        return "HEDDLE_ADAPTERS names no adapter"
-    if "heddle" not in os.environ.get("VLLM_PLUGINS", "").split(","):
+    why = switch.what_is_missing()
+    if why is None and "heddle" not in os.environ.get("VLLM_PLUGINS", "").split(","):
         return "VLLM_PLUGINS does not name heddle"
-    return None
+    return why
 
 
 @functools.cache
@@ -64,7 +58,7 @@ def release() -> str:
 def _what_is_unknown() -> str | None:
     if not seams.is_proven(release()):
         return f"vLLM {release()} is not a release that it was proven with ({', '.join(seams.RELEASES)})"
-    lacking = seams.missing()
+    lacking = seams.missing(seams.SEAMS)
     return f"vLLM {release()} is not as expected: {'; '.join(lacking)}" if lacking else None
 
 
@@ -86,11 +80,11 @@ def _turn_on() -> None:
     global _listener
     from heddle import _ranks
     from heddle.vllm import loading
-    if multiprocessing.parent_process() is None:
+    if switch.is_first_process():
         _listener = _ranks.listen()
-        os.environ[_LINK] = _listener.name
-    if _LINK in os.environ:
-        loading.put_under_the_loader(os.environ[_LINK])
+        os.environ[switch.LINK] = _listener.name
+    if switch.LINK in os.environ:
+        loading.put_under_the_loader(os.environ[switch.LINK])
 
 
 def _is_registered() -> bool:

@@ -1,52 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private names of vLLM that the plugin relies on, and the releases in which that was proven.
 
-Read twice: at the start of a server, where each name is looked for in the modules (`missing`), and by
-tests/engines/contract.py, which parses the sources of releases and imports nothing of them.  Plain values.
+heddle._inside.seams says who reads them.
 """
 from __future__ import annotations
 
-import importlib
-import inspect
-from dataclasses import dataclass
-from typing import Any
+from heddle._inside.seams import Attribute, Function, Global, Seam, missing
+
+__all__ = ["Attribute", "Function", "Global", "OFFLINE", "RELEASES", "SEAMS", "is_proven", "missing"]
 
 # Releases (their first two numbers) whose answers were compared, token by token, with PEFT's
 # (tests/engines/run).  In others the plugin stays off, though the names below are there in more of them.
 RELEASES = ("0.26", "0.31", "0.32")
 
-
-@dataclass(frozen=True)
-class Function:
-    """A function or method; `parameters`: those that it begins with."""
-
-    module: str
-    name: str
-    parameters: tuple[str, ...]
-    uses: tuple[str, ...] = ()      # names that its body has: what is put in their place is reached by it
-
-
-@dataclass(frozen=True)
-class Global:
-    """A name that a module has, and that its functions look up there."""
-
-    module: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """What the instances of a class have."""
-
-    module: str
-    owner: str
-    name: str
-
-
 _MANAGER, _MODEL = "vllm.lora.worker_manager", "vllm.lora.lora_model"
 _MODELS, _ENGINE = "vllm.entrypoints.openai.models.serving", "vllm.v1.engine.async_llm"
 
-SEAMS: tuple[Function | Global | Attribute, ...] = (
+SEAMS: tuple[Seam, ...] = (
     # a rank, loading: the virtual directory
     Global(_MANAGER, "get_adapter_absolute_path"),
     Global(_MANAGER, "LoRAAdapterNotFoundError"),
@@ -89,32 +59,8 @@ def is_proven(release: str) -> bool:
 
 # attach() alone
 _LLM = "vllm.v1.engine.llm_engine"
-OFFLINE: tuple[Function | Global | Attribute, ...] = (
+OFFLINE: tuple[Seam, ...] = (
     Function(_LLM, "LLMEngine.add_lora", ("self", "lora_request")),
     Function(_LLM, "LLMEngine.remove_lora", ("self", "lora_id")),
     Attribute(_LLM, "LLMEngine", "output_processor"),
 )
-
-
-def missing(seams: tuple[Function | Global | Attribute, ...] = SEAMS) -> list[str]:
-    """What of them this vLLM has not.  Instances are looked at later, where there are some."""
-    return [why for seam in seams if (why := _lacks(seam))]
-
-
-def _lacks(seam: Function | Global | Attribute) -> str | None:
-    try:
-        found: Any = importlib.import_module(seam.module)
-        names = seam.owner if isinstance(seam, Attribute) else seam.name
-        for part in names.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
-        return f"{seam.module} has no {seam.owner if isinstance(seam, Attribute) else seam.name}"
-    if not isinstance(seam, Function):
-        return None
-    function = inspect.unwrap(getattr(found, "__func__", found))
-    code = function.__code__
-    has = code.co_varnames[:code.co_argcount]
-    if has[:len(seam.parameters)] != seam.parameters:
-        return f"{seam.module}.{seam.name} takes {', '.join(has)}"
-    unused = [name for name in seam.uses if name not in code.co_names]
-    return f"{seam.module}.{seam.name} does not use {', '.join(unused)}" if unused else None

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one Heddle worker of an engine, in its API server.
+
+    arrived   every rank builds the version beside generation          -> staged, or rejected in its words
+    commit    the engine gets it; then its names are served            -> activate
+    retired   the name `policy@57` goes; when no request uses the version any more, so do the engine's copy
+              and the memory
+
+All of it runs on the server's own loop; what blocks (the rank link) runs in one thread beside it.  What an
+engine does is in its own subclass.
+"""
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from heddle import _ranks
+from heddle.errors import HeddleError
+
+if TYPE_CHECKING:
+    from heddle.updates import Update
+    from heddle.worker import Worker
+
+LOOK_S = 0.2                    # between two looks whether a retired version is still in use
+
+
+@dataclass(eq=False)
+class Version:
+    """One that every rank has built.  `uses`: requests that have looked it up and are not over."""
+
+    adapter: str
+    number: int
+    tag: str
+    uses: int = 0
+    is_named: bool = False      # requests may ask for it
+    is_retired: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.adapter}@{self.number}"
+
+
+V = TypeVar("V", bound=Version)
+
+
+class Leader(Generic[V]):
+    """Of one engine.  On the loop of the API server, but for what says otherwise."""
+
+    kind = ""                   # of engine, for the status
+
+    def __init__(self, ranks: _ranks.Ranks, adapters: Iterable[str], open_worker: Callable[[], Worker],
+                 log: logging.Logger) -> None:
+        self._ranks, self._open_worker, self._log = ranks, open_worker, log
+        self._versions: dict[str, V] = {}               # by name
+        self._active: dict[str, V | None] = dict.fromkeys(adapters)
+        self._thread = ThreadPoolExecutor(1, "heddle-leader")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._moving = asyncio.Lock()           # a version comes into the ranks, or goes
+        self._worker: Worker | None = None
+        self._ended: str | None = None          # why no update comes any more
+        self._leaving: set[V] = set()           # retired; some may be in use
+        self._has_leaving = asyncio.Event()
+
+    # -- what an engine does ---------------------------------------------------------------------------------
+
+    def _begin_serving(self) -> None:
+        """The worker is there."""
+        raise NotImplementedError
+
+    def _new(self, update: Update) -> tuple[V, Mapping[str, Any]]:
+        """A version, and what the ranks hear of it besides its tag."""
+        raise NotImplementedError
+
+    async def _load(self, version: V) -> None:
+        """Into the engine, of which every rank has said that it can.  May be called again."""
+        raise NotImplementedError
+
+    async def _unload(self, version: V) -> None:
+        raise NotImplementedError
+
+    def _give_names(self, version: V) -> Callable[[], None]:
+        """The version's own and its adapter's.  -> takes them back."""
+        raise NotImplementedError
+
+    def _take_name(self, version: V) -> None:
+        """The version's own."""
+        raise NotImplementedError
+
+    def _is_used(self, version: V) -> bool:
+        raise NotImplementedError
+
+    # -- updates ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """From now on what comes is taken by itself."""
+        worker = await self.open()
+        self._begin(self._follow(worker))
+        self._begin(self._tidy_on())
+
+    async def open(self) -> Worker:
+        """What comes is taken by poll()."""
+        try:
+            worker: Worker = await self._aside(self._open_worker)
+        except BaseException:
+            await self.stop()
+            raise
+        self._worker = worker
+        self._begin_serving()
+        return worker
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _aside(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        bound = functools.partial(call, *args, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, bound)
+
+    async def _follow(self, worker: Worker) -> None:
+        try:
+            async for update in worker.updates():
+                await self._on(update)
+        except Exception as e:
+            self._ended = f"no further version comes, and those that are here stay: {e}"
+            self._log.warning("heddle: %s", self._ended)
+
+    async def poll(self, timeout: float) -> None:
+        """Takes what is there; where there is nothing, `timeout` seconds are waited for one update."""
+        assert self._worker is not None
+        is_there, left = True, timeout
+        while is_there:
+            is_there = False
+            async for update in self._worker.updates(timeout=left):
+                await self._on(update)
+                is_there, left = True, 0.0
+                break
+        await self._tidy()
+
+    async def _on(self, update: Update) -> None:
+        if update.phase == "arrived":
+            await self._answer(update, self._stage)
+        elif update.phase == "commit":
+            await self._answer(update, self._activate)
+        elif update.phase in ("retired", "failed"):
+            version = self._versions.get(_name_of(update))
+            if version is not None and version.tag == update.tag:
+                self._retire(version)
+
+    async def _answer(self, update: Update, do: Callable[[Update], Any]) -> None:
+        try:
+            async with self._moving:
+                await do(update)
+        except Exception as e:
+            words = e if isinstance(e, HeddleError) else " ".join(str(e).split()) or type(e).__name__
+            self._log.warning("heddle: %s is rejected: %s", update.tag, words)
+            if not update.answered:
+                update.reject(words)
+
+    # -- a version comes -------------------------------------------------------------------------------------
+
+    async def _stage(self, update: Update) -> None:
+        version = self._versions.get(_name_of(update))
+        if version is None:
+            version, told = self._new(update)
+            with update.share() as slot:
+                await self._aside(self._ranks.stage, update.tag, slot, name=version.name, **told)
+            self._versions[version.name] = version
+        version.is_retired = False
+        if not update.staged():
+            self._retire(version)
+
+    async def _activate(self, update: Update) -> None:
+        version = self._versions.get(_name_of(update))
+        if version is None:
+            raise LookupError(f"{update.tag} was decided and is not staged here")
+        await self._aside(self._ranks.commit, version.tag)
+        await self._load(version)
+        if self._switch(update, version):
+            version.is_retired = False
+
+    def _switch(self, update: Update, version: V) -> bool:
+        """Without a pause, so that no request sees the names where the decision does not hold any more."""
+        take_back = self._give_names(version)
+        if not update.activate():
+            take_back()
+            return False
+        before, self._active[version.adapter] = self._active[version.adapter], version
+        version.is_named = True
+        if before is not None and before is not version and before.is_retired:
+            self._retire(before)
+        return True
+
+    # -- a version goes --------------------------------------------------------------------------------------
+
+    def _retire(self, version: V) -> None:
+        """The active version stays until another one is."""
+        version.is_retired = True
+        if self._active[version.adapter] is version:
+            return
+        if version.is_named:
+            version.is_named = False
+            self._take_name(version)
+        self._leaving.add(version)
+        self._has_leaving.set()
+
+    async def _tidy_on(self) -> None:
+        while await self._has_leaving.wait():
+            await self._tidy()
+            await asyncio.sleep(LOOK_S)
+
+    async def _tidy(self) -> None:
+        for version in list(self._leaving):
+            async with self._moving:
+                if version.is_retired and self._is_used(version):
+                    continue
+                self._leaving.discard(version)
+                if version.is_retired:          # else it came back
+                    await self._remove(version)
+        if not self._leaving:
+            self._has_leaving.clear()
+
+    async def _remove(self, version: V) -> None:
+        del self._versions[version.name]
+        try:
+            await self._unload(version)
+        except Exception as e:
+            self._log.warning("heddle: the engine keeps %s: %s", version.tag, e)
+            return
+        await self._aside(self._ranks.drop, version.tag)
+
+    # -- for people ------------------------------------------------------------------------------------------
+
+    def active(self, adapter: str) -> V | None:
+        return self._active.get(adapter)
+
+    @property
+    def is_ready(self) -> bool:
+        """Every adapter has an active version here."""
+        return all(self._active.values())
+
+    def status(self) -> dict[str, Any]:
+        def tags(chosen: Callable[[V], bool], adapter: str) -> list[str]:
+            found = (v for v in self._versions.values() if v.adapter == adapter and chosen(v))
+            return [v.tag for v in sorted(found, key=lambda v: v.number)]
+        joined = self._worker is not None and self._worker.stats()["joined"] is not None
+        return {"schema": "heddle/1", "kind": self.kind, "ok": True, "ready": self.is_ready, "joined": joined,
+                "error": self._ranks.lost or self._ended,
+                "adapters": [{"name": name, "active": active.tag if active else None,
+                              "served": tags(lambda v: v.is_named, name),
+                              "staged": tags(lambda v: not v.is_named and not v.is_retired, name),
+                              "leaving": tags(lambda v: v.is_retired and not v.is_named, name)}
+                             for name, active in self._active.items()],
+                "requests": {v.tag: v.uses for v in self._versions.values()},
+                "ranks": [{"rank": hello["rank"], "pid": hello["pid"]} for hello in self._ranks.hellos]}
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        self._ranks.close()                     # the thread may be waiting for one of them
+        if self._worker is not None:
+            await self._aside(self._worker.close)
+        self._thread.shutdown()
+
+
+def _name_of(update: Update) -> str:
+    return f"{update.adapter}@{update.version}"

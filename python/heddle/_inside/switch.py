@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a plugin inside an engine is on.  Off, it makes no thread and no socket, and changes no function;
+the first process of the engine says why, in one line of the log.
+"""
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+
+LINK = "HEDDLE_RANKS"           # the name of the rank link, for the processes that the first one starts
+RANKS_S = 30.0                  # ranks connect before their engine is up, so this is only for accidents
+_INSTEAD = ("This server serves without it; `python -m heddle.engine` (docs/engines.md) loads versions "
+            "through its HTTP interface")
+
+
+def is_first_process() -> bool:
+    return multiprocessing.parent_process() is None
+
+
+def say_off(log: logging.Logger, why: str) -> None:
+    log.warning("heddle: the plugin is off: %s. %s", why, _INSTEAD)
+
+
+def adapters() -> list[str]:
+    return [name for name in os.environ.get("HEDDLE_ADAPTERS", "").replace(",", " ").split() if name]
+
+
+def what_is_missing() -> str | None:
+    if not os.environ.get("HEDDLE_BROKER"):
+        return "HEDDLE_BROKER does not say where the broker is"
+    return None if adapters() else "HEDDLE_ADAPTERS names no adapter"
