@@ -3,7 +3,7 @@
 
 #include "client/broker_address.h"
 #include "client/opening.h"
-#include "client/pages.h"
+#include "proto/pages.h"
 #include "client/session.h"
 #include "core/digest.h"
 #include "core/errors.h"

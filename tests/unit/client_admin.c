@@ -3,7 +3,6 @@
  * interrupts. */
 #include "core/errors.h"
 #include "client/query.h"
-#include "client/pages.h"
 #include "proto/msg.h"
 #include "proto/value.h"
 #include "tests/unit/other_thread.h"
@@ -649,25 +648,6 @@ Test(admin, interrupt_from_a_signal_handler)
     heddle_free(json);
     heddle_admin_close(&interrupted);
     stop(&f);
-}
-
-/* ---- merging ---- */
-
-Test(report, pages_that_do_not_fit)
-{
-    static const char *const ROWS[][3] = {
-        {"{\"adapters\":[1]}", "{\"adapters\":{}}", ""},
-        {"{\"events\":0}", "{\"events\":[1]}", ""},
-        {"{\"versions\":[{\"workers\":[]}]}", "{\"versions\":[]}", "inside"},
-        {"{}", "{}", "inside"},
-    };
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        json_t *into = json_loads(ROWS[i][0], 0, NULL), *page = json_loads(ROWS[i][1], 0, NULL);
-        cr_expect_eq(pages_append(into, page, ROWS[i][2][0] != 0, NULL), HEDDLE_ERR_PROTOCOL, "%s",
-                     ROWS[i][1]);
-        json_decref(into);
-        json_decref(page);
-    }
 }
 
 /* ---- whose it is ---- */

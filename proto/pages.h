@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/pages.h: one answer of the broker that came in several pages, put together.  Without state; the
+/* proto/pages.h: one answer of the broker that came in several pages, put together.  Without state; the
  * caller owns the JSON.  Any thread, one at a time; nothing blocks. */
-#ifndef CLIENT_PAGES_H
-#define CLIENT_PAGES_H
+#ifndef PROTO_PAGES_H
+#define PROTO_PAGES_H
 
 #include <heddle/error.h>
 #include <jansson.h>

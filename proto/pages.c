@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/pages.h"
+#include "proto/pages.h"
 
 #include "core/errors.h"
 
