@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 
 #include "core/errors.h"
+#include "core/option_json.h"
 #include "core/process.h"
 
 #include <stdio.h>
@@ -165,38 +166,13 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
     return print_error(kind, &e);
 }
 
-/* What a worker or publisher says of a failure comes through the broker in the library's words. */
-static bool is_of_failure(const char *key)
-{
-    static const char *const KEYS[] = {"hint", "why", "message", "reason"};
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
-        if (!strcmp(key, KEYS[i])) return true;
-    return false;
-}
-
-void cli_use_option_words(json_t *value)
-{
-    const char *key;
-    json_t *part;
-    size_t i;
-    json_array_foreach(value, i, part) cli_use_option_words(part);
-    json_object_foreach(value, key, part)
-    {
-        char *text = is_of_failure(key) && json_is_string(part) ? strdup(json_string_value(part)) : NULL;
-        if (text) option_words(text);
-        if (text) json_string_set(part, text);
-        free(text);
-        cli_use_option_words(part);
-    }
-}
-
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render)
 {
     heddle_error_t error = with_hint(kind, why);
     int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
-    cli_use_option_words(answer);
+    option_json_words(answer);
     /* A failed wait has an answer too: which workers were there and which were not. It is printed as far as
      * it goes, and the failure comes with it. */
     if (rc && !answer) return cli_fail(c, kind, &error);

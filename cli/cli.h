@@ -91,9 +91,6 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
  * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
  * failure alone is printed). */
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
-/* The library's texts of failures name fields of its options: makes them options of the command, at any
- * depth.  cli_answer does so. */
-void cli_use_option_words(json_t *value);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
 

@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/errors.h"
+#include "core/option_json.h"
 #include "core/units.h"
 
 #include <stdio.h>
@@ -218,7 +219,7 @@ int command_events(int argc, char **argv)
         }
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
-        cli_use_option_words(answer);
+        option_json_words(answer);
         const json_t *events = json_object_get(answer, "events");
         bool more = cli_is(answer, "more");
         json_t *gap = heard ? NULL : gap_of(from, answer);
