@@ -28,7 +28,7 @@ typedef struct {
     uint32_t lease_ms, timeout_ms;
     int64_t keep;
     bool insecure, quiet;
-    const char *keys, **admin_keys;
+    const char *keys, *http, *http_token, **admin_keys;
     int output, log_level, plan;
 } args_t;
 
@@ -48,6 +48,10 @@ static const option_t OPTIONS[] = {
      "the broker's key and this user's, made where missing; default ~/.config/heddle/keys", AT(keys)},
     {"admin-key", 0, OPTION_LIST, "KEY|FILE", NULL, NULL,
      "let this new public key administer, besides those that may; may be given again", AT(admin_keys)},
+    {"http", 0, OPTION_TEXT, "[HOST:]PORT", NULL, NULL,
+     "also answer over HTTP there, reads only: /livez, /readyz, /api/v1/...; HOST: 127.0.0.1", AT(http)},
+    {"http-token", 0, OPTION_TEXT, "FILE", NULL, NULL,
+     "a secret that HTTP asks for (Authorization: Bearer), in a file for its owner alone", AT(http_token)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL,
      "no keys: every client that reaches the address may do everything", AT(insecure)},
     {0}};
@@ -126,18 +130,20 @@ static int serve(const args_t *args, heddle_error_t *error)
                           .plan = args->plan,
                           .insecure = args->insecure,
                           .keys = args->keys,
+                          .http = args->http,
+                          .http_token = args->http_token,
                           .admin_keys = args->admin_keys};
     daemon_t *d = NULL;
     int rc = daemon_open(&opts, &d, error);
     if (rc) return rc;
     daemon_facts_t facts;
     daemon_facts(d, &facts);
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s, s:s?}", "schema",
-                         "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid", (json_int_t)getpid(),
-                         "endpoint", facts.endpoint, "cluster", facts.cluster, "epoch",
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s, s:s?, s:s?}",
+                         "schema", "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid",
+                         (json_int_t)getpid(), "endpoint", facts.endpoint, "cluster", facts.cluster, "epoch",
                          (json_int_t)facts.epoch, "data_dir", facts.data_dir, "wire", "min",
                          (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "heddle", heddle_version(),
-                         "public_key", facts.public_key));
+                         "public_key", facts.public_key, "http", facts.http));
     notify_ready(facts.endpoint);
     rc = daemon_run(d, error);
     notify_stopping();
@@ -158,6 +164,9 @@ int main(int argc, char **argv)
     else if (args.lease_ms < LEASE_MIN_MS || args.lease_ms > LEASE_MAX_MS) {
         snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
         rc = option_refuse(&SET, "--lease", range, args.lease_ms, &error);
+    } else if (args.http_token && !args.http) {
+        rc = error_fail(&error, HEDDLE_ERR_USAGE, "--http-token is for --http, which is not given");
+        error_hint(&error, "say where with --http [HOST:]PORT");
     } else if (args.timeout_ms == 0) {
         rc = option_refuse(&SET, "--timeout", "more than 0", 0, &error);
     } else if (args.keep < 0 || args.keep > REGISTRY_KEEP_MAX) {

@@ -2,6 +2,7 @@
 #include "broker/main_daemon.h"
 
 #include "broker/broker.h"
+#include "broker/main_http.h"
 #include "broker/main_keys.h"
 #include "broker/store/store.h"
 #include "core/digest.h"
@@ -27,6 +28,7 @@ struct daemon {
     loop_t *loop;
     wire_t *wire;
     broker_t *broker;
+    main_http_t *http; /* NULL: not asked for */
     int signal_fd;
     main_keys_t keys;
     char *endpoint;          /* as bound */
@@ -298,6 +300,7 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     d->clock = clock_system();
     d->signal_fd = -1;
     int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
+    if (!rc && opts->http) rc = main_http_check(opts->http, opts->http_token, error);
     if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &d->keys, error);
     if (!rc) rc = check_endpoint(opts, d->keys.has_keys, error);
     if (!rc) rc = store_open(opts->data, &d->store, error);
@@ -308,6 +311,8 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     if (!rc) rc = admit(d, opts, error);
     if (!rc) rc = main_keys_register(&d->keys, d->endpoint, error);
     if (!rc) rc = set_up_loop(d, error);
+    if (!rc && opts->http)
+        rc = main_http_open(opts->http, opts->http_token, d->loop, d->broker, &d->http, error);
     if (rc) daemon_close(&d);
     else *ret_daemon = d;
     return rc;
@@ -319,6 +324,7 @@ void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts)
                                   .cluster = store_cluster(d->store),
                                   .data_dir = store_dir(d->store),
                                   .epoch = store_epoch(d->store),
+                                  .http = main_http_url(d->http),
                                   .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL};
 }
 
@@ -335,6 +341,7 @@ void daemon_close(daemon_t **daemon)
     daemon_t *d = *daemon;
     if (!d) return;
     *daemon = NULL;
+    main_http_close(&d->http);
     if (d->loop && d->signal_fd >= 0) loop_remove_fd(d->loop, d->signal_fd);
     if (d->signal_fd >= 0) close(d->signal_fd);
     wire_close(&d->wire);

@@ -200,6 +200,13 @@ digest_t digest_blake2b(const void *data, size_t bytes)
     return d;
 }
 
+/* Digests of equal length are compared, so that neither length nor content shows in the time. */
+bool digest_secret_equal(const char *a, const char *b)
+{
+    digest_t of_a = digest_blake2b(a, strlen(a)), of_b = digest_blake2b(b, strlen(b));
+    return sodium_memcmp(of_a.b, of_b.b, sizeof of_a.b) == 0;
+}
+
 void h1_init(h1_t *h) { crypto_generichash_init((void *)h, NULL, 0, 32); }
 void h1_add(h1_t *h, const void *data, size_t bytes) { crypto_generichash_update((void *)h, data, bytes); }
 

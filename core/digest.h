@@ -52,6 +52,9 @@ void h1_add_leaves(h1_t *h, const uint64_t *leaves, size_t count);
 void h1_add_payload(h1_t *h, const void *data, size_t bytes);
 digest_t h1_final(h1_t *h);
 
+/* Two secrets are the same text.  The time that this takes says nothing of where they differ. */
+bool digest_secret_equal(const char *a, const char *b);
+
 /* `bytes` of randomness from the system. */
 void random_bytes(void *data, size_t bytes);
 

@@ -304,6 +304,17 @@ def stories():
                                                        ("commit", 2, 1), ("commit", 3, 1)))
 
 
+def requests_over_http():
+    for name, target in (("livez", "/livez"), ("readyz", "/readyz"), ("status", "/api/v1/status"),
+                         ("tag", "/api/v1/versions/policy@3:3f9a1c20d4e1"),
+                         ("escaped", "/api/v1/workers/%77%31"),
+                         ("events", "/api/v1/events?after=7&epoch=2&limit=3&adapter=policy&worker=w1")):
+        seed("http_request", name, b"GET\0" + target.encode() + b"\0localhost:9700")
+    seed("http_request", "head", b"HEAD\0/livez?\0[::1]:9700")
+    seed("http_request", "post", b"POST\0/api/v1/status\0evil.example")
+    seed("http_request", "malformed", b"GET\0/api/v1/workers/%7\x0010.0.0.7")
+
+
 def events():
     for target in ("broker_core", "worker_core", "fetch_core"):
         for number in range(8):
@@ -315,7 +326,7 @@ def events():
 
 
 for make in (messages, reports, adapters, frames, strangers, rows, command_lines, texts, keys, stories,
-             events):
+             requests_over_http, events):
     make()
 print(f"seeds: {sum(1 for _ in CORPUS.rglob('*') if _.is_file())} inputs, "
       f"{sum(f.stat().st_size for f in CORPUS.rglob('*') if f.is_file())} bytes")

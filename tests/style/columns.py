@@ -7,7 +7,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 C = """include/heddle core proto formats wire memory transfer client worker sidecar trainer_client cli broker
-       bench""".split()
+       http bench""".split()
 # Folders, with all below them, and single files.
 PYTHON = """python/heddle python/tests python/tools examples bench tools/surfaces
             tests/blackbox tests/engines tests/evidence tests/fixtures tests/fanout tests/fanout/run

@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = "core proto formats wire memory transfer client trainer_client worker sidecar broker cli".split()
+ROOMS = "core proto formats wire memory transfer client trainer_client worker sidecar broker http cli".split()
 GETENV = re.compile(r'getenv\("([A-Z_]+)"\)')
 OTHER = re.compile(r'"((?:HEDDLE|XDG)_[A-Z_]+)"')          # names that reach getenv by a table or a macro
 # set for hooks

@@ -7,7 +7,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = "core proto formats wire memory transfer client trainer_client worker sidecar broker cli".split()
+ROOMS = "core proto formats wire memory transfer client trainer_client worker sidecar broker http cli".split()
 LISTED = re.compile(r'^    X\([A-Z_]+, \d+, "([a-z_]+)", (\d+), [A-Z]+, ([01]),', re.M)
 ROW = re.compile(r"^\| `([a-z_]+)` \| (\d+) \| (yes|no) \| (.*?) \| (.*?) \| (.*?) \|$", re.M)
 TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
@@ -31,7 +31,8 @@ def said_by_sources():
 # meant as an option, and so is what stands in a command (`...`).
 LIBRARY = "core proto formats wire memory transfer client trainer_client worker broker".split()
 HINT = re.compile(r"error_hint\((.*?)\);", re.S)
-OF_THE_BROKER = {"--data", "--keep", "--keys", "--insecure", "--help", "--key", "--role", "--version"}
+OF_THE_BROKER = {"--data", "--keep", "--keys", "--insecure", "--help", "--key", "--role", "--version",
+                 "--http", "--http-token"}
 OF_A_PROGRAM = {"option.c", "option_guess.c"}       # the parser itself
 
 

@@ -9,8 +9,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = {  # word -> the files that may use it
-    "epoch": r"broker/(?!(rollout|plan)/)|client/(session|member|query|admin)|proto/|cli/|sidecar/|include/|"
-             r"worker/(worker_node|admin_pull)|trainer_client/publisher_node",
+    "epoch": r"broker/(?!(rollout|plan)/)|http/|client/(session|member|query|admin)|proto/|cli/|sidecar/|"
+             r"include/|worker/(worker_node|admin_pull)|trainer_client/publisher_node",
     "generation": r"memory/|client/(regions|sharing)|worker/|proto/|trainer_client/publications|"
                   r"broker/(rollout|questions)/|transfer/",       # transfer: of a place in the table of asks
     "claim": r"memory/rounds|worker/holding",
@@ -21,8 +21,8 @@ WORDS = {  # word -> the files that may use it
     "offered": r"memory/|client/regions|broker/|proto/|trainer_client/|core/limits|"
                r"worker/(?!versions)",
 }
-ROOMS = """include core proto formats wire memory transfer client worker sidecar trainer_client broker cli
-           bench"""
+ROOMS = """include core proto formats wire memory transfer client worker sidecar trainer_client broker http
+           cli bench"""
 QUIET = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|#\s*include[^\n]*', re.S)
 TERM = re.compile(r"\*\*([^*]+)\*\*")
 

@@ -12,8 +12,8 @@ PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "python/README.md",
          *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/*.md")))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 TOP = (r"(?:docs|tests|tools|include|deploy|examples|core|proto|formats|wire|memory|transfer|client|worker|"
-       r"sidecar|trainer_client|broker|cli|bench|cmake)")
-ROOMS = ["broker", "cli", "client", "sidecar", "trainer_client", "worker"]
+       r"sidecar|trainer_client|broker|http|cli|bench|cmake)")
+ROOMS = ["broker", "cli", "http", "client", "sidecar", "trainer_client", "worker"]
 COMMENTED = [*ROOMS, "core", "proto", "formats", "wire", "memory", "transfer", "include", "bench", "tools",
              "python", "examples", "tests"]
 HINTED = re.compile(r"operations\.md, ([A-Z][\w ]*\w)")

@@ -15,13 +15,14 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
     "client": {"core", "proto", "formats", "wire", "memory", "transfer"},
     "worker": {"core", "proto", "formats", "wire", "memory", "transfer", "client"},
     "trainer_client": {"core", "proto", "formats", "wire", "memory", "transfer", "client"},
-    "broker": {"core", "proto", "formats", "wire"},
+    "http": {"core", "proto"}, "broker": {"core", "proto", "formats", "wire", "http"},
     "sidecar": {"core"}, "cli": {"core"},
     "tools": {"core", "formats", "bench"}, "bench": {"core"}, "examples": set(),
 }
 LIBRARIES = {  # header, of a library or of a folder that hides one -> where it may be included
     r"msgpack": r"^(proto|formats)/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
-    r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest",
+    r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest", r"microhttpd": r"^http/server",
+    r"http/": r"^(http/|broker/main_http)",
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }
@@ -29,7 +30,7 @@ PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|stran
                   r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
-                  r"transfer/(frame|pace|extents|ring)|cli/agreement|bench/compare)\.[ch]$")
+                  r"transfer/(frame|pace|extents|ring)|http/request|cli/agreement|bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"

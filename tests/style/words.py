@@ -19,7 +19,7 @@ WORDS = re.compile(r"\b(nobody|whoever|somebody|anybody|everybody|heard\s+of|men
                    r"(?:is|are|was|were)\s+told|"
                    r"(?<!there )(?<!there\n)(?:is|are|was|were)\s+no\s+(?!longer)[a-z]\w*)\b", re.I)
 C = """include/heddle core proto formats wire memory transfer client worker sidecar trainer_client cli broker
-       bench tools examples""".split()
+       http bench tools examples""".split()
 PYTHON = "python/heddle python/tools tools examples bench".split()
 INSTALLED = "python/heddle"
 SHELL = "tools examples .ci".split()

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/main_http.h"
+
+#include "broker/questions/json_parts.h"
+#include "broker/questions/query.h"
+#include "core/errors.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "http/listener.h"
+#include "http/server.h"
+#include "http/token.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct main_http {
+    loop_t *loop;
+    const broker_t *broker;
+    server_t *server;
+    bool is_looked_at; /* the loop has the descriptor of questions */
+    char url[96];
+};
+
+/* ---- answers ---- */
+
+/* Ready: it takes what members ask for, and decides. */
+static int check_ready(const answer_view_t *view, heddle_error_t *error)
+{
+    char time[16];
+    uint64_t settling_us = rollout_settling_us(view->rollout, view->members, view->now.us);
+    if (view->is_read_only) {
+        int rc =
+            error_fail(error, HEDDLE_ERR_NO_SPACE, "the broker takes no records: %s", view->read_only_why);
+        error_hint(error, "make room on its disk: it tries again each second");
+        return rc;
+    }
+    if (!settling_us) return HEDDLE_OK;
+    units_ms_text((double)settling_us / 1000, time);
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                        "the broker has just started, and decides nothing for %s", time);
+    error_hint(error, "members come back meanwhile; it is ready then");
+    return rc;
+}
+
+static int answer_api(const answer_view_t *view, const question_t *q, reply_t *to, heddle_error_t *error)
+{
+    msg_query_t query;
+    answer_page_t page = {0};
+    request_query(&q->request, &query);
+    if (q->after) query.after = q->after;
+    query.after_name = q->after_name;
+    int rc = answer_page(view, &query, &page, error);
+    if (rc) return rc;
+    to->body = page.body;
+    to->more = page.more;
+    to->next = page.next;
+    memcpy(to->next_name, page.next_name, sizeof to->next_name);
+    return HEDDLE_OK;
+}
+
+static int answer(const main_http_t *h, const question_t *q, reply_t *to, heddle_error_t *error)
+{
+    const clock_ops_t *clock = clock_system();
+    instant_t now = {.us = clock_now(clock), .wall_ms = clock_wall(clock)};
+    answer_view_t view = query_view(h->broker, now);
+    if (q->request.kind == REQUEST_API) return answer_api(&view, q, to, error);
+    int rc = q->request.kind == REQUEST_READYZ ? check_ready(&view, error) : HEDDLE_OK;
+    if (rc) return rc;
+    to->body = part_body(q->request.kind == REQUEST_READYZ ? "readyz" : "livez", true, json_object());
+    return to->body ? HEDDLE_OK : part_no_memory(error);
+}
+
+/* One question a turn, so that members come between any two. */
+static void on_question(void *self)
+{
+    main_http_t *h = self;
+    question_t q;
+    reply_t reply = {0};
+    mailbox_t *mailbox = server_mailbox(h->server);
+    if (!mailbox_next(mailbox, &q)) return;
+    reply.ticket = q.ticket;
+    answer(h, &q, &reply, &reply.error);
+    mailbox_reply(mailbox, &reply);
+}
+
+/* ---- open and close ---- */
+
+/* Anyone who reaches the address reads what the broker knows, so that others than this host's users need the
+ * token. */
+static int check(const char *listen, const char *token_file, listener_address_t *ret_address,
+                 heddle_error_t *error)
+{
+    int rc = listener_parse(listen, ret_address, error);
+    if (rc || ret_address->is_loopback || token_file) return rc;
+    rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
+                    "HTTP on %.100s can be reached from other hosts, and asks for no token", listen);
+    error_contrast(error, "a loopback address, or --http-token FILE", listen);
+    error_hint(error, "make a token: (umask 077; openssl rand -hex 32 >FILE), and name it with --http-token");
+    return rc;
+}
+
+int main_http_check(const char *listen, const char *token_file, heddle_error_t *error)
+{
+    listener_address_t address;
+    return check(listen, token_file, &address, error);
+}
+
+int main_http_open(const char *listen, const char *token_file, loop_t *loop, const broker_t *broker,
+                   main_http_t **ret_http, heddle_error_t *error)
+{
+    listener_address_t address;
+    char token[TOKEN_MAX + 1] = "";
+    int fd = -1;
+    main_http_t *h = calloc(1, sizeof *h);
+    if (!h) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
+    h->loop = loop;
+    h->broker = broker;
+    int rc = check(listen, token_file, &address, error);
+    if (!rc && token_file) rc = token_read(token_file, token, error);
+    if (!rc) rc = listener_open(&address, &fd, h->url, error);
+    if (!rc) rc = server_open(fd, token[0] ? token : NULL, &h->server, error);
+    explicit_bzero(token, sizeof token);
+    if (!rc) {
+        h->is_looked_at =
+            loop_add_fd(loop, mailbox_question_fd(server_mailbox(h->server)), on_question, h) == HEDDLE_OK;
+        if (!h->is_looked_at) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
+    }
+    if (rc) {
+        main_http_close(&h);
+        return rc;
+    }
+    if (!address.is_loopback)
+        log_emit(LOG_WARN, "http.plain",
+                 "%s is reached from other hosts without encryption: who sees the network reads token and "
+                 "answers; put a proxy with TLS before it",
+                 h->url);
+    *ret_http = h;
+    return HEDDLE_OK;
+}
+
+const char *main_http_url(const main_http_t *h) { return h ? h->url : NULL; }
+
+void main_http_close(main_http_t **http)
+{
+    main_http_t *h = http ? *http : NULL;
+    if (!h) return;
+    *http = NULL;
+    if (h->is_looked_at) loop_remove_fd(h->loop, mailbox_question_fd(server_mailbox(h->server)));
+    server_close(&h->server);
+    free(h);
+}

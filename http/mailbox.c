@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "http/mailbox.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Places of a ring. */
+typedef struct {
+    size_t first, count;
+} ring_t;
+
+struct mailbox {
+    pthread_mutex_t lock; /* of all below but the descriptors */
+    int question_fd, reply_fd;
+    size_t taken; /* places: asked, and not taken */
+    ring_t asked, answered;
+    question_t questions[MAILBOX_PLACES];
+    reply_t replies[MAILBOX_PLACES];
+};
+
+static size_t ring_add(ring_t *r) { return (r->first + r->count++) % MAILBOX_PLACES; }
+
+static size_t ring_take(ring_t *r)
+{
+    size_t at = r->first;
+    r->first = (r->first + 1) % MAILBOX_PLACES;
+    r->count--;
+    return at;
+}
+
+int mailbox_new(mailbox_t **ret_mailbox)
+{
+    mailbox_t *m = calloc(1, sizeof *m);
+    if (!m) return HEDDLE_ERR_NO_MEMORY;
+    pthread_mutex_init(&m->lock, NULL);
+    m->question_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+    m->reply_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (m->question_fd >= 0 && m->reply_fd >= 0) {
+        *ret_mailbox = m;
+        return HEDDLE_OK;
+    }
+    mailbox_destroy(&m);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+void mailbox_destroy(mailbox_t **mailbox)
+{
+    mailbox_t *m = mailbox ? *mailbox : NULL;
+    if (!m) return;
+    *mailbox = NULL;
+    while (m->answered.count) reply_fini(&m->replies[ring_take(&m->answered)]);
+    if (m->question_fd >= 0) close(m->question_fd);
+    if (m->reply_fd >= 0) close(m->reply_fd);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+void reply_fini(reply_t *r)
+{
+    json_decref(r->body);
+    r->body = NULL;
+}
+
+int mailbox_question_fd(const mailbox_t *m) { return m->question_fd; }
+int mailbox_reply_fd(const mailbox_t *m) { return m->reply_fd; }
+
+static void raise_fd(int fd)
+{
+    uint64_t one = 1;
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
+static void lower_fd(int fd)
+{
+    uint64_t count;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR) {}
+}
+
+bool mailbox_ask(mailbox_t *m, const question_t *question)
+{
+    request_kind_t kind = question->request.kind;
+    bool is_probe = kind == REQUEST_LIVEZ || kind == REQUEST_READYZ;
+    pthread_mutex_lock(&m->lock);
+    bool is_free = m->taken < (is_probe ? MAILBOX_PLACES : MAILBOX_PLACES - MAILBOX_FOR_PROBES);
+    if (is_free) {
+        m->questions[ring_add(&m->asked)] = *question;
+        m->taken++;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (is_free) raise_fd(m->question_fd);
+    return is_free;
+}
+
+bool mailbox_next(mailbox_t *m, question_t *ret_question)
+{
+    lower_fd(m->question_fd);
+    pthread_mutex_lock(&m->lock);
+    bool is_there = m->asked.count > 0;
+    if (is_there) *ret_question = m->questions[ring_take(&m->asked)];
+    pthread_mutex_unlock(&m->lock);
+    return is_there;
+}
+
+void mailbox_reply(mailbox_t *m, const reply_t *reply)
+{
+    pthread_mutex_lock(&m->lock);
+    m->replies[ring_add(&m->answered)] = *reply;
+    pthread_mutex_unlock(&m->lock);
+    raise_fd(m->reply_fd);
+}
+
+bool mailbox_take(mailbox_t *m, reply_t *ret_reply)
+{
+    lower_fd(m->reply_fd);
+    pthread_mutex_lock(&m->lock);
+    bool is_there = m->answered.count > 0;
+    if (is_there) {
+        *ret_reply = m->replies[ring_take(&m->answered)];
+        m->taken--;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return is_there;
+}

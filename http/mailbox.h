@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http/mailbox.h: questions from the HTTP thread to a loop, and answers back.  Everything in it is a copy or
+ * changes its owner, so that the two threads share nothing else.
+ *
+ *   ask --> [ at most MAILBOX_PLACES ] --next--> the loop makes the answer --reply--> take
+ *
+ * A question has its place until its answer is taken, so neither way can overflow; and MAILBOX_FOR_PROBES of
+ * the places are for /livez and /readyz, which answer when all others wait.  Each way has a descriptor that
+ * is readable while there is something.
+ *
+ * Threads: ask and take on the HTTP thread, next and reply on the loop's.  Nothing blocks but a lock that
+ * each side holds for one copy. */
+#ifndef HTTP_MAILBOX_H
+#define HTTP_MAILBOX_H
+
+#include "http/request.h"
+#include <jansson.h>
+
+#define MAILBOX_PLACES 64u
+#define MAILBOX_FOR_PROBES 8u
+
+typedef struct mailbox mailbox_t;
+
+typedef struct {
+    uint64_t ticket; /* never 0, and never used again */
+    request_t request;
+    uint64_t after; /* page cursors, as the last page gave them */
+    char after_name[HEDDLE_NAME_MAX + 1];
+} question_t;
+
+typedef struct {
+    uint64_t ticket;
+    heddle_error_t error; /* code 0: there is a body, or a text */
+    json_t *body;         /* owned; NULL: a failure, or a text */
+    bool more;            /* another page follows */
+    uint64_t next;
+    char next_name[HEDDLE_NAME_MAX + 1];
+} reply_t;
+
+int mailbox_new(mailbox_t **ret_mailbox); /* NO_MEMORY, also without a descriptor */
+/* After both threads are done with it.  Accepts NULL and pointers to NULL. */
+void mailbox_destroy(mailbox_t **mailbox);
+
+bool mailbox_ask(mailbox_t *m, const question_t *question); /* false: all places are taken */
+bool mailbox_take(mailbox_t *m, reply_t *ret_reply); /* false: there is none; else the caller owns it */
+int mailbox_reply_fd(const mailbox_t *m);            /* mailbox_take resets it */
+
+/* One at a time, and one for each time that the descriptor is readable. */
+bool mailbox_next(mailbox_t *m, question_t *ret_question);
+void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes the body */
+int mailbox_question_fd(const mailbox_t *m);
+
+void reply_fini(reply_t *r);
+
+#endif

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libmicrohttpd runs inside the thread's own poll, and not in a thread of its own: so the thread can end what
+ * takes too long, and everything below is used by it alone. */
+#include "http/server.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/option_json.h"
+#include "core/thread.h"
+#include "http/token.h"
+#include "proto/pages.h"
+#include "proto/value.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+enum {
+    CONNECTIONS = 256,
+    HEADERS_BYTES = 16384,    /* of one request, its answer's headers too */
+    JOINING = 4,              /* answers of several pages at a time */
+    PAGES = 256,              /* of one answer: 128 MiB */
+    BODIES_BYTES = 256 << 20, /* of all answers on their way */
+    READ_US = 5000000,        /* for a request to come, from the connection or the answer before it */
+    SEND_US = 60000000,       /* for an answer to be read */
+    LOOP_US = 2000000,        /* for the loop to answer: more, and it stands still */
+    SWEEP_US = 1000000,       /* how often connections are looked at */
+    RETRY_S = 1               /* after which a client may try again what found no place */
+};
+
+/* One connection. */
+typedef struct client {
+    int fd;
+    uint64_t since_us; /* its state */
+    bool is_served;    /* a request is being answered; else one is waited for */
+    struct client *prev, *next;
+} client_t;
+
+/* One request. */
+typedef struct visit {
+    struct MHD_Connection *connection;
+    client_t *client;
+    char target[REQUEST_TARGET_MAX + 2]; /* one more than is taken shows that it is too long */
+    /* asked */
+    question_t question;
+    uint64_t due_us;
+    json_t *whole; /* pages so far; NULL: none yet */
+    int pages;
+    bool is_waiting; /* in the list of those that do */
+    struct visit *prev, *next;
+    /* answered */
+    int status; /* 0: not yet */
+    char *text;
+    size_t bytes;
+    uint32_t retry_s; /* 0: none is said */
+} visit_t;
+
+struct server {
+    struct MHD_Daemon *daemon;
+    mailbox_t *mailbox;
+    char token[TOKEN_MAX + 1]; /* "": none is asked for */
+    pthread_t thread;
+    bool has_thread;
+    int end_fd; /* readable: the thread ends */
+    uint64_t last_ticket, sweep_us;
+    client_t *clients;
+    visit_t *waiting;
+    int joining;
+    size_t bodies_bytes;
+};
+
+static uint64_t now_us(void) { return clock_now(clock_system()); }
+
+/* ---- answers ---- */
+
+/* Every text that leaves goes through here: the words of options are the command's, as in `-o json`. */
+static void settle(server_t *s, visit_t *v, int status, json_t *body)
+{
+    option_json_words(body);
+    v->status = status;
+    v->text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
+    v->bytes = v->text ? strlen(v->text) : 0;
+    if (!v->text) v->status = 503;
+    if (status == 503) v->retry_s = RETRY_S;
+    json_decref(body);
+    if (s->bodies_bytes + v->bytes <= BODIES_BYTES) return;
+    free(v->text);
+    v->text = NULL;
+    v->bytes = 0;
+    v->status = 503;
+    v->retry_s = RETRY_S;
+}
+
+static const char *kind_of(const visit_t *v)
+{
+    const request_t *r = &v->question.request;
+    return r->kind == REQUEST_LIVEZ ? "livez" : r->kind == REQUEST_READYZ ? "readyz" : r->op ? r->op : "http";
+}
+
+static void settle_error(server_t *s, visit_t *v, int status, const heddle_error_t *error)
+{
+    settle(s, v, status,
+           json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind_of(v), "ok", 0, "error",
+                     value_from_error(error)));
+}
+
+typedef struct {
+    server_t *server;
+    char *text;
+    size_t bytes;
+} body_t;
+
+static void free_body(void *self)
+{
+    body_t *b = self;
+    b->server->bodies_bytes -= b->bytes;
+    free(b->text);
+    free(b);
+}
+
+static struct MHD_Response *response_of(server_t *s, visit_t *v)
+{
+    if (!v->text) return MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    body_t *b = malloc(sizeof *b);
+    if (!b) return NULL;
+    *b = (body_t){s, v->text, v->bytes};
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer_with_free_callback_cls(v->bytes, v->text, free_body, b);
+    if (!r) {
+        free(b);
+        return NULL;
+    }
+    s->bodies_bytes += v->bytes;
+    v->text = NULL; /* the response has it */
+    return r;
+}
+
+/* MHD_NO closes the connection. */
+static enum MHD_Result respond(server_t *s, visit_t *v)
+{
+    char retry[16];
+    struct MHD_Response *r = response_of(s, v);
+    if (!r) return MHD_NO;
+    MHD_add_response_header(r, "Content-Type", "application/json");
+    MHD_add_response_header(r, "Cache-Control", "no-store");
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(r, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'");
+    if (v->status == 405) MHD_add_response_header(r, "Allow", "GET, HEAD");
+    if (v->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    snprintf(retry, sizeof retry, "%u", v->retry_s);
+    if (v->retry_s) MHD_add_response_header(r, "Retry-After", retry);
+    enum MHD_Result rc = MHD_queue_response(v->connection, (unsigned)v->status, r);
+    MHD_destroy_response(r);
+    return rc;
+}
+
+/* ---- questions ---- */
+
+static void stop_waiting(server_t *s, visit_t *v)
+{
+    DL_DELETE(s->waiting, v);
+    v->is_waiting = false;
+    if (v->whole) {
+        s->joining--;
+        json_decref(v->whole);
+        v->whole = NULL;
+    }
+}
+
+/* The answer is there, or will not come: the connection goes on with it. */
+static void go_on(visit_t *v) { MHD_resume_connection(v->connection); }
+
+static bool ask(server_t *s, visit_t *v)
+{
+    v->question.ticket = ++s->last_ticket;
+    v->due_us = now_us() + LOOP_US;
+    return mailbox_ask(s->mailbox, &v->question);
+}
+
+static void settle_busy(server_t *s, visit_t *v)
+{
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_LIMIT, "too many requests are being answered");
+    error_hint(&error, "try again in a moment");
+    error.retriable = 1;
+    settle_error(s, v, 503, &error);
+}
+
+/* A page goes to those before it.  True: the answer is complete, or has failed. */
+static bool take_page(server_t *s, visit_t *v, reply_t *reply)
+{
+    request_t *r = &v->question.request;
+    bool is_events = r->op && !strcmp(r->op, "events"); /* its reader asks for the rest */
+    heddle_error_t error;
+    if (v->whole && pages_append(v->whole, reply->body, r->ref.version != 0, &error)) {
+        settle_error(s, v, 500, &error);
+        return true;
+    }
+    if (!reply->more || is_events) {
+        settle(s, v, 200, json_incref(v->whole ? v->whole : reply->body));
+        return true;
+    }
+    if (!v->whole) {
+        if (s->joining == JOINING) {
+            settle_busy(s, v);
+            return true;
+        }
+        s->joining++;
+        v->whole = json_incref(reply->body);
+    }
+    v->question.after = reply->next;
+    memcpy(v->question.after_name, reply->next_name, sizeof reply->next_name);
+    if (++v->pages < PAGES && ask(s, v)) return false;
+    settle_busy(s, v);
+    return true;
+}
+
+static void take_replies(server_t *s)
+{
+    reply_t reply;
+    while (mailbox_take(s->mailbox, &reply)) {
+        visit_t *v;
+        DL_SEARCH_SCALAR(s->waiting, v, question.ticket, reply.ticket);
+        bool is_over = v != NULL; /* NULL: its client is gone, or had its answer */
+        if (v && reply.error.code) settle_error(s, v, request_status(reply.error.code), &reply.error);
+        else if (v) is_over = take_page(s, v, &reply);
+        reply_fini(&reply);
+        if (!is_over) continue;
+        stop_waiting(s, v);
+        go_on(v);
+    }
+}
+
+/* What the loop has not answered in time.  Its answer finds no one when it comes. */
+static void end_late(server_t *s, uint64_t now)
+{
+    visit_t *v, *next;
+    DL_FOREACH_SAFE(s->waiting, v, next)
+    {
+        heddle_error_t error;
+        bool is_probe = v->question.request.kind != REQUEST_API;
+        if (now < v->due_us) continue;
+        error_fail(&error, is_probe ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_DEADLINE,
+                   "the broker's loop did not answer for %d s", LOOP_US / 1000000);
+        error_hint(&error, "it may wait for its disk: its log says so (store.slow)");
+        error.retriable = 1;
+        settle_error(s, v, request_status(error.code), &error);
+        stop_waiting(s, v);
+        go_on(v);
+    }
+}
+
+/* ---- requests ---- */
+
+static const char *header(const visit_t *v, const char *name)
+{
+    return MHD_lookup_connection_value(v->connection, MHD_HEADER_KIND, name);
+}
+
+/* A body is neither expected nor read: the answer comes before it, and the connection ends. */
+static bool has_body(const visit_t *v)
+{
+    const char *length = header(v, "Content-Length");
+    return header(v, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
+}
+
+/* The probes say no more than whether the broker is well, and whoever checks that has no token. */
+static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
+{
+    const char *host = header(v, "Host");
+    bool is_probe = v->question.request.kind != REQUEST_API;
+    if (s->token[0]) {
+        if (is_probe || token_is_shown(s->token, header(v, "Authorization"))) return 200;
+        error_fail(error, HEDDLE_ERR_DENIED, "the request has not the broker's token for HTTP");
+        error_expected(error, "Authorization: Bearer TOKEN, with the line of --http-token's file");
+        return 401;
+    }
+    if (!host || request_is_of_address(host)) return 200;
+    error_fail(error, HEDDLE_ERR_DENIED, "without a token this address is reached by its number alone");
+    error_expected(error, "Host: an IP address, or localhost");
+    error_found(error, "%.200s", host);
+    error_hint(error, "ask for http://127.0.0.1:PORT, or start the broker with --http-token");
+    return 421;
+}
+
+static void begin(server_t *s, visit_t *v, const char *method)
+{
+    heddle_error_t error = {0};
+    int status = request_parse(method, v->target, &v->question.request, &error);
+    if (status == 200) status = check_client(s, v, &error);
+    if (status == 200 && has_body(v)) {
+        status = 400;
+        error_fail(&error, HEDDLE_ERR_USAGE, "the request has a body");
+        error_expected(&error, "none");
+    }
+    if (status != 200) settle_error(s, v, status, &error);
+    else if (!ask(s, v)) settle_busy(s, v);
+    else {
+        DL_APPEND(s->waiting, v);
+        v->is_waiting = true;
+        MHD_suspend_connection(v->connection);
+    }
+}
+
+/* libmicrohttpd calls this when the headers are there, and again when the connection goes on. */
+static enum MHD_Result on_request(void *self, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *upload_bytes, void **request)
+{
+    server_t *s = self;
+    visit_t *v = *request;
+    (void)url, (void)version, (void)upload, (void)upload_bytes;
+    if (!v) return MHD_NO; /* there was no memory for it */
+    if (!v->connection) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        v->connection = connection;
+        v->client = info ? info->socket_context : NULL;
+        if (v->client) v->client->is_served = true, v->client->since_us = now_us();
+        begin(s, v, method);
+        if (v->is_waiting) return MHD_YES;
+    }
+    return v->status ? respond(s, v) : MHD_NO;
+}
+
+/* The target as it came: what libmicrohttpd makes of it has lost its escapes. */
+static void *on_target(void *self, const char *uri, struct MHD_Connection *connection)
+{
+    (void)self, (void)connection;
+    visit_t *v = calloc(1, sizeof *v);
+    if (v) snprintf(v->target, sizeof v->target, "%s", uri ? uri : "");
+    return v;
+}
+
+static void on_completed(void *self, struct MHD_Connection *connection, void **request,
+                         enum MHD_RequestTerminationCode how)
+{
+    server_t *s = self;
+    visit_t *v = *request;
+    (void)connection, (void)how;
+    if (!v) return;
+    *request = NULL;
+    if (v->is_waiting) stop_waiting(s, v);
+    if (v->client) v->client->is_served = false, v->client->since_us = now_us();
+    free(v->text);
+    free(v);
+}
+
+/* ---- connections ---- */
+
+static void on_connection(void *self, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    server_t *s = self;
+    client_t *c = *context;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (c) DL_DELETE(s->clients, c);
+        free(c);
+        *context = NULL;
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    c = info ? calloc(1, sizeof *c) : NULL;
+    if (!c) return;
+    *c = (client_t){.fd = info->connect_fd, .since_us = now_us()};
+    DL_APPEND(s->clients, c);
+    *context = c;
+}
+
+/* A client that sends a byte now and then keeps a connection from being idle, and so is held to a time for
+ * the whole.  The socket ends here, and libmicrohttpd finds that out. */
+static void end_slow(server_t *s, uint64_t now)
+{
+    client_t *c;
+    if (now < s->sweep_us) return;
+    s->sweep_us = now + SWEEP_US;
+    DL_FOREACH(s->clients, c)
+    if (now - c->since_us > (c->is_served ? SEND_US : READ_US)) shutdown(c->fd, SHUT_RDWR);
+}
+
+/* ---- the thread ---- */
+
+static int sleep_ms(const server_t *s)
+{
+    MHD_UNSIGNED_LONG_LONG most = 0;
+    uint64_t now = now_us(), until = s->clients ? s->sweep_us : CLOCK_NEVER;
+    for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->due_us);
+    bool is_due = MHD_get_timeout(s->daemon, &most) == MHD_YES;
+    if (is_due) until = clock_earlier(until, now + most * 1000);
+    if (until == CLOCK_NEVER) return -1;
+    return until > now ? (int)((until - now + 999) / 1000) : 0;
+}
+
+static void *run(void *self)
+{
+    server_t *s = self;
+    int http_fd = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    struct pollfd fds[] = {{.fd = http_fd, .events = POLLIN},
+                           {.fd = mailbox_reply_fd(s->mailbox), .events = POLLIN},
+                           {.fd = s->end_fd, .events = POLLIN}};
+    while (!fds[2].revents) {
+        if (poll(fds, sizeof fds / sizeof *fds, sleep_ms(s)) < 0 && errno != EINTR) break;
+        uint64_t now = now_us();
+        take_replies(s);
+        end_late(s, now);
+        end_slow(s, now);
+        MHD_run(s->daemon);
+    }
+    /* A connection that waits has to go on before libmicrohttpd can end it. */
+    while (s->waiting) {
+        visit_t *v = s->waiting;
+        settle_busy(s, v);
+        stop_waiting(s, v);
+        go_on(v);
+    }
+    MHD_run(s->daemon);
+    MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+    return NULL;
+}
+
+int server_open(int listen_fd, const char *token, server_t **ret_server, heddle_error_t *error)
+{
+    server_t *s = calloc(1, sizeof *s);
+    if (!s) {
+        close(listen_fd);
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
+    }
+    if (token) error_text(s->token, sizeof s->token, token);
+    s->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int rc = mailbox_new(&s->mailbox);
+    if (!rc && s->end_fd >= 0)
+        s->daemon = MHD_start_daemon(
+            MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET,
+            listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+            (size_t)HEADERS_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
+            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+            MHD_OPTION_END);
+    if (!s->daemon) close(listen_fd);
+    if (s->daemon && thread_start("heddle-http", run, s, &s->thread) == 0) {
+        s->has_thread = true;
+        *ret_server = s;
+        return HEDDLE_OK;
+    }
+    server_close(&s);
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory, descriptor or thread is left to serve HTTP");
+}
+
+mailbox_t *server_mailbox(server_t *s) { return s->mailbox; }
+
+void server_close(server_t **server)
+{
+    server_t *s = server ? *server : NULL;
+    uint64_t one = 1;
+    if (!s) return;
+    *server = NULL;
+    if (s->has_thread) {
+        while (write(s->end_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+        pthread_join(s->thread, NULL);
+    }
+    if (s->daemon) MHD_stop_daemon(s->daemon);
+    if (s->end_fd >= 0) close(s->end_fd);
+    mailbox_destroy(&s->mailbox);
+    explicit_bzero(s->token, sizeof s->token);
+    free(s);
+}

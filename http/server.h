@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http/server.h: HTTP on one address, answered from what a loop knows.
+ *
+ *   a request came --(http/request.h)--> asked --(http/mailbox.h, the loop's answer)--> sent
+ *                  --> refused                 --(2 s without the loop)--> 504; of /livez 503
+ *
+ * A thread of its own has all connections.  It reads and writes, checks, joins pages and makes texts, so that
+ * a slow or hostile client costs the loop nothing: what the loop does is one page for each question, and it
+ * takes one question a turn.  Bounded are connections, bytes and time of a request, time of an answer,
+ * questions, and the bytes of all answers on their way.
+ *
+ * The loop's side is the mailbox alone.  Opened and closed by one thread, which blocks in server_close until
+ * the other one has ended. */
+#ifndef HTTP_SERVER_H
+#define HTTP_SERVER_H
+
+#include "http/mailbox.h"
+
+typedef struct server server_t;
+
+/* Takes `listen_fd`, also on failure.  `token` NULL: each client is answered that reaches the address and
+ * names it as an address (request_is_of_address).  NO_MEMORY, also without a thread. */
+int server_open(int listen_fd, const char *token, server_t **ret_server, heddle_error_t *error);
+mailbox_t *server_mailbox(server_t *s); /* of the loop: its questions; borrowed */
+/* After the loop has stopped looking at the mailbox.  Accepts NULL and pointers to NULL. */
+void server_close(server_t **server);
+
+#endif
