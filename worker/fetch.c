@@ -197,9 +197,9 @@ static int admit(fetch_t *f, uint64_t token)
     return at;
 }
 
-/* How long a source may be silent: what a full window takes at its observed rate, within bounds.  A piece of it
- * comes many times in that time, or a BEAT.  It doubles each time that the source was late: where all are slow,
- * asks that move on too early would never bring anything. */
+/* How long a source may be silent: what a full window takes at its observed rate, within bounds.  A piece of
+ * it comes many times in that time, or a BEAT.  It doubles each time that the source was late: where all are
+ * slow, asks that move on too early would never bring anything. */
 static uint64_t patience(const known_t *s)
 {
     uint64_t us = DEADLINE_UNKNOWN_US;
