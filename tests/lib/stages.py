@@ -4,10 +4,11 @@
 run() starts stages in their order as lanes become free: a stage takes one lane, or all of them, or none (it
 waits for a network and runs at a low priority).  A stage starts when the stages in its `after` have passed.
 The output of a stage goes to a file, and is printed in one piece when the stage ends.  The first stage that
-fails ends the others, and the run.
+fails ends the others, and the run, with every process that a stage started, in whatever session.
 
 A command that ends with 77 is a skip.  Skips are printed once more at the end: those commands, lines that
 begin with "skipped:", cases that say so, and tests that ctest did not run, except disabled ones."""
+import ctypes
 import dataclasses
 import os
 import pathlib
@@ -77,17 +78,39 @@ class Running:
         self.took_s = time.monotonic() - self.start
         return True
 
-    def end(self):
-        """Ends the command with all that it started, before its time."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+
+def keep_orphans():
+    """From here on a process whose parent has ended becomes a child of this one."""
+    ctypes.CDLL(None, use_errno=True).prctl(36, 1)      # PR_SET_CHILD_SUBREAPER
+
+
+def descendants():
+    """The processes that this one started, and those that they started."""
+    children = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = entry.read_text().rsplit(")", 1)[1].split()[:2]
+        except OSError:
+            continue            # it has ended meanwhile
+        if state not in "ZX":
+            children.setdefault(int(parent), []).append(int(entry.parent.name))
+    found = list(children.get(os.getpid(), []))
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def end_descendants():
+    """Ends them, whatever session they are in: first they are asked to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + GRACE_S
+        for pid in descendants():
             try:
-                os.killpg(self.child.pid, number)
+                os.kill(pid, number)
             except ProcessLookupError:
-                return
-            try:
-                self.child.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
                 pass
+        while descendants() and time.monotonic() < end:
+            time.sleep(0.05)
 
 
 class Run:
@@ -137,10 +160,6 @@ class Run:
         self.start_what_may()
         return True
 
-    def end_all(self):
-        for r in self.running:
-            r.end()
-
     def closing(self):
         for r in self.done:
             self.say(f"  {r.took_s:5.0f} s, {r.cpu_s:5.0f} s of CPU  {r.stage.name}")
@@ -163,6 +182,7 @@ def run(stages, lanes, folder, out=sys.stdout):
     """-> exit status: 0 only when each of the stages has run and passed."""
     check(stages)
     it = Run(stages, lanes, pathlib.Path(folder), out)
+    keep_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # ends what was started, as Ctrl-C does
     try:
         while it.waiting or it.running:
@@ -179,7 +199,7 @@ def run(stages, lanes, folder, out=sys.stdout):
         it.say("\ninterrupted: ending what was started")
         return 130
     finally:
-        it.end_all()
+        end_descendants()
     it.say()
     it.closing()
     return 0 if len(it.done) == len(stages) else 1

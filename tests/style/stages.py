@@ -62,6 +62,23 @@ def fails():
         check(not end.exists(), "a failure ends what runs", said)
 
 
+def ends_servers():
+    """Of a session of their own: what a failure ends, and what a stage that passed has left."""
+    is_there = "until [ -s \"$0\" ]; do sleep 0.05; done; "
+    start = "setsid sh -c 'echo $$ >\"$0\"; exec sleep 100' \"$0\" & " + is_there
+    with tempfile.TemporaryDirectory() as folder:
+        of_one_that_runs, of_one_that_ended = f"{folder}/a", f"{folder}/b"
+        code, said = outcome([Stage("left", [["sh", "-c", start, of_one_that_ended]]),
+                              Stage("serves", [["sh", "-c", start + "sleep 100", of_one_that_runs]]),
+                              Stage("bad", [["sh", "-c", is_there + "exit 3", of_one_that_runs]],
+                                    after=("left",))])
+        check(code == 1, "a stage that fails ends the run", said)
+        for pid in map(int, (pathlib.Path(f).read_text() for f in (of_one_that_runs, of_one_that_ended))):
+            state = pathlib.Path(f"/proc/{pid}/stat")
+            check(not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z",
+                  f"server {pid} has ended", said)
+
+
 def dies():
     code, said = outcome([Stage("killed", [sh("kill -9 $$")])])
     check(code == 1, "a stage that is killed has failed", said)
@@ -102,9 +119,9 @@ def refuses():
     check(code == 1 and "wait for one another" in said, "a circle is a failure", said)
 
 
-for case in (passes, counts, fails, dies, skips, lanes, refuses):
+for case in (passes, counts, fails, ends_servers, dies, skips, lanes, refuses):
     case()
 table = (ROOT / "tests/run").read_text()
 missing = [runner for runner in RUNNERS if f'"{runner}"' not in table]
 check(not missing, f"tests/run does not run {', '.join(missing)}")
-print(f"stages: 7 cases, {len(RUNNERS)} runners in tests/run")
+print(f"stages: 8 cases, {len(RUNNERS)} runners in tests/run")
