@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/engines/contract.py [vllm|sglang...]: what python/heddle/engine/releases.py says of releases, and
-the private names of python/heddle/vllm/seams.py, against their own sources.  These are parsed, and nothing of
-them is imported.
+the private names of python/heddle/{vllm,sglang}/seams.py, against their own sources.  These are parsed, and
+nothing of them is imported.
 
 The sources of vLLM 0.32.0 and SGLang 0.5.23 are those that tests/engines/setup installed.  For each other
 release a wheel is downloaded once (pip, with its own settings); a few of its files stay in
@@ -17,10 +17,11 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import heddle.sglang.seams
+import heddle.vllm.seams
+from heddle._inside.seams import Attribute, Function, Global, Seam
 from heddle.engine import releases
 from heddle.updates import FEATURES
-from heddle.vllm import seams
-from heddle.vllm.seams import Attribute, Function, Global
 
 PLACE = pathlib.Path("build/engines")
 # the field of adapter_config.json by which a version has a feature (docs/protocol.md, Features)
@@ -29,11 +30,24 @@ FIELDS = {"alora": {"alora_invocation_tokens"}, "bdlora": {"use_bdlora"}, "bias"
           "layer_replication": {"layer_replication"},
           "modules_to_save": {"modules_to_save"}, "qalora": {"use_qalora"},
           "rank_pattern": {"rank_pattern", "alpha_pattern"}, "rslora": {"use_rslora"}}
-SEAM_FILES = sorted({seam.module.partition(".")[2].replace(".", "/") + ".py" for seam in seams.SEAMS})
-FILES = {"vllm": tuple(dict.fromkeys(("lora/peft_helper.py", "entrypoints/serve/instrumentator/basic.py",
-                                      "plugins/__init__.py", *SEAM_FILES))),
-         "sglang": ("srt/lora/lora_config.py", "srt/lora/lora.py", "srt/lora/utils.py",
-                    "srt/entrypoints/http_server.py")}
+SEAMS: dict[str, tuple[Seam, ...]] = {"vllm": heddle.vllm.seams.SEAMS, "sglang": heddle.sglang.seams.SEAMS}
+
+
+def file_of(module: str) -> str:
+    return module.partition(".")[2].replace(".", "/") + ".py"
+
+
+def files_of(kind: str, *others: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*others, *sorted({file_of(seam.module) for seam in SEAMS[kind]}))))
+
+
+FILES = {"vllm": files_of("vllm", "lora/peft_helper.py", "entrypoints/serve/instrumentator/basic.py",
+                          "plugins/__init__.py"),
+         "sglang": files_of("sglang", "srt/lora/lora_config.py", "srt/lora/lora.py", "srt/lora/utils.py",
+                            "srt/plugins/__init__.py", "srt/plugins/hook_registry.py")}
+# the one field of a request that a release names otherwise: what is to be done before the plugin is on there
+PAYLOAD = "serialized_named_tensors"
+WITHOUT_PAYLOAD = ("0.5.12",)
 
 
 @dataclass(frozen=True)
@@ -125,17 +139,17 @@ def wrong_of_vllm(source: Source, applied: frozenset[str]) -> Iterator[str]:
     methods = {node.name for node in helper.body if isinstance(node, ast.FunctionDef)}
     if ("rank_pattern" in applied) != ("get_rank_and_scaling" in methods):
         yield "a rank and a scale of each module are not where they were"
+    if not {"vllm.general_plugins", "vllm.endpoint_plugins"} <= texts(source.tree("plugins/__init__.py")):
+        yield "it does not take plugins as it did"
     yield from lacking_seams(source)
     if releases.PRODUCTS["vllm"].path not in routes(source.tree("entrypoints/serve/instrumentator/basic.py")):
         yield f"it does not tell its release at {releases.PRODUCTS['vllm'].path}"
 
 
 def lacking_seams(source: Source) -> Iterator[str]:
-    """As heddle.vllm.seams.missing, of sources."""
-    if not {"vllm.general_plugins", "vllm.endpoint_plugins"} <= texts(source.tree("plugins/__init__.py")):
-        yield "it does not take plugins as it did"
-    for seam in seams.SEAMS:
-        tree: ast.AST = source.tree(seam.module.partition(".")[2].replace(".", "/") + ".py")
+    """As heddle._inside.seams.missing, of sources."""
+    for seam in SEAMS[source.kind]:
+        tree: ast.AST = source.tree(file_of(seam.module))
         try:
             if isinstance(seam, Global):
                 assert seam.name in globals_of(tree)
@@ -151,8 +165,8 @@ def lacking_seams(source: Source) -> Iterator[str]:
 
 def wrong_of_function(seam: Function, tree: ast.AST) -> str | None:
     owner, _, name = seam.name.rpartition(".")
-    inside = named(tree, ast.ClassDef, owner)
-    assert isinstance(inside, ast.ClassDef)
+    inside = named(tree, ast.ClassDef, owner) if owner else tree
+    assert isinstance(inside, (ast.ClassDef, ast.Module))
     found = [node for node in inside.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
              and node.name == name]
     assert len(found) == 1
@@ -169,6 +183,8 @@ def globals_of(tree: ast.AST) -> set[str]:
     assert isinstance(tree, ast.Module)
     found = {alias.asname or alias.name for node in tree.body
              if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}
+    found |= {target.id for node in tree.body if isinstance(node, ast.Assign)
+              for target in node.targets if isinstance(target, ast.Name)}
     return found | {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
@@ -219,6 +235,22 @@ def wrong_of_sglang(source: Source, applied: frozenset[str]) -> Iterator[str]:
     route = routes(source.tree("srt/entrypoints/http_server.py")).get(releases.PRODUCTS["sglang"].path)
     if route is None or "version" not in texts(route):
         yield f"it does not tell its release at {releases.PRODUCTS['sglang'].path}"
+    if "sglang.srt.plugins" not in texts(source.tree("srt/plugins/__init__.py")):
+        yield "it does not take plugins as it did"
+    kinds = {target.id for node in named(source.tree("srt/plugins/hook_registry.py"), ast.ClassDef,
+                                         "HookType").body if isinstance(node, ast.Assign)
+             for target in node.targets if isinstance(target, ast.Name)}
+    if not {"AFTER", "AROUND"} <= kinds:
+        yield f"its hooks are {sorted(kinds)}"
+    yield from lacking_seams(source)
+    request = named(source.tree("srt/managers/io_struct.py"), ast.ClassDef,
+                    "LoadLoRAAdapterFromTensorsReqInput")
+    fields = {node.target.id for node in ast.walk(request)
+              if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    if not {"lora_name", "config_dict", "load_format"} <= fields:
+        yield f"its request for an adapter of tensors has {sorted(fields)}"
+    if (PAYLOAD in fields) == (source.release in WITHOUT_PAYLOAD):
+        yield f"{PAYLOAD} is not where it was: the request has {sorted(fields)}"
 
 
 def wrong_of(source: Source) -> Iterator[str]:

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inside_off.py: in vLLM's environment, without a server: heddle.vllm.plugin where it must stay off.  Prints,
-as JSON, what is wrong."""
+"""inside_off.py vllm|sglang: in an engine's environment, without a server: its plugin where it must stay off.
+Prints, as JSON, what is wrong."""
+import importlib
 import json
 import logging
 import os
+import sys
 import threading
 
-import vllm.logger  # noqa: F401 - vLLM sets its logging up before it loads a plugin
+from heddle._inside.seams import Attribute, Function
 
-from heddle.vllm import plugin, seams
-from heddle.vllm.seams import Attribute, Function
-
-ON = {"HEDDLE_BROKER": "tcp://127.0.0.1:7700", "HEDDLE_ADAPTERS": "policy", "VLLM_PLUGINS": "heddle"}
+KIND = sys.argv[1]
+NAME = {"vllm": "vLLM", "sglang": "SGLang"}[KIND]
+LOG = {"vllm": "vllm.heddle", "sglang": "sglang.srt.heddle"}[KIND]
+ON = {"HEDDLE_BROKER": "tcp://127.0.0.1:7700", "HEDDLE_ADAPTERS": "policy",
+      **({"VLLM_PLUGINS": "heddle"} if KIND == "vllm" else {})}
+OTHERS = {"vllm": ("0.25.1", "0.30.0", "0.33.0", "0.32.0rc1", "1.32.0", ""),
+          "sglang": ("0.5.10.post1", "0.5.12", "0.5.22", "0.5.24", "0.5.23rc1", "10.5.23", "")}[KIND]
+if KIND == "vllm":
+    import vllm.logger  # noqa: F401 - vLLM sets its logging up before it loads a plugin
+plugin = importlib.import_module(f"heddle.{KIND}.plugin")
+seams = importlib.import_module(f"heddle.{KIND}.seams")
 
 
 class Lines(logging.Handler):
@@ -37,12 +46,23 @@ class State:
     """What the plugin would change."""
 
     def __init__(self):
-        from vllm.lora import lora_model, peft_helper, worker_manager
-        self._modules = (lora_model, peft_helper, worker_manager)
-        self._classes = (worker_manager.WorkerLoRAManager, worker_manager.LRUCacheWorkerLoRAManager)
+        if KIND == "vllm":
+            from vllm.lora import lora_model, peft_helper, worker_manager
+            self._of = (lora_model, peft_helper, worker_manager, worker_manager.WorkerLoRAManager,
+                        worker_manager.LRUCacheWorkerLoRAManager)
+        else:
+            from sglang.srt.entrypoints import http_server
+            from sglang.srt.lora.lora_manager import LoRAManager
+            from sglang.srt.managers.tokenizer_manager import TokenizerManager
+            from sglang.srt.managers.tp_worker import BaseTpWorker
+            from sglang.srt.plugins.hook_registry import HookRegistry
+            self._of = (http_server, LoRAManager, TokenizerManager, BaseTpWorker, HookRegistry)
+            self._hooks = HookRegistry._hooks
 
     def now(self):
-        names = [dict(vars(of)) for of in (*self._modules, *self._classes)]
+        names = [dict(vars(of)) for of in self._of]
+        if KIND == "sglang":
+            names.append(dict(self._hooks))
         return threading.active_count(), sockets(), os.environ.get("HEDDLE_RANKS"), names
 
 
@@ -91,7 +111,7 @@ def wrong_of(what, words, lines, state):
 
 def main():
     lines, wrong = Lines(), []
-    log = logging.getLogger("vllm.heddle")
+    log = logging.getLogger(LOG)
     log.addHandler(lines)
     log.propagate = False
     state = State()                             # what it imports changes the counts
@@ -101,13 +121,13 @@ def main():
         wrong += wrong_of(f"without {name}", name, lines, state)
     os.environ.update(ON)
     real = plugin.release()
-    for other in ("0.25.1", "0.30.0", "0.33.0", "0.32.0rc1", "1.32.0", ""):
+    for other in OTHERS:
         plugin.release = lambda other=other: other
-        wrong += wrong_of(f"release {other}", f"vLLM {other} is not a release", lines, state)
+        wrong += wrong_of(f"release {other}", f"{NAME} {other} is not a release", lines, state)
     plugin.release = lambda: real
     for seam in seams.SEAMS:
         with Without(seam):
-            wrong += wrong_of(f"without {seam}", f"vLLM {real} is not as expected", lines, state)
+            wrong += wrong_of(f"without {seam}", f"{NAME} {real} is not as expected", lines, state)
         if isinstance(seam, Function):
             with Without(seam, is_renamed=True):
                 wrong += wrong_of(f"renamed {seam}", "renamed", lines, state)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., after them one
-with rsLoRA, ranks and alphas by pattern, one of rank 64, one with rsLoRA alone, and one of the embeddings and
-the head; and FOLDER/expected.json: what PEFT itself generates with each.
+with rsLoRA, ranks and alphas by pattern, one of rank 64, one with rsLoRA alone, one of the embeddings and the
+head, and one of the head alone; and FOLDER/expected.json: what PEFT itself generates with each.
 
 Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as
 many different answers as adapters, and none is the base model's."""
@@ -42,6 +42,7 @@ def main() -> None:
     kinds.append({"r": 64, "lora_alpha": 64})
     kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True})
     kinds.append({"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "embed_tokens", "lm_head"]})
+    kinds.append({"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "lm_head"]})
     for number, kind in enumerate(kinds, 1):
         torch.manual_seed(number)
         config = LoraConfig(init_lora_weights=False, **{"target_modules": "all-linear", **kind})

@@ -24,9 +24,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("HEDDLE_BIN_DIR", ROOT / "build" / "bin"))
-PLAIN = 4                                # adapters of model.py that both servers load; four more follow
-# rsLoRA, ranks and alphas by pattern; rank 64; rsLoRA alone; embeddings and head
-PATTERNS, LARGE, RSLORA, EMBEDDINGS = PLAIN + 1, PLAIN + 2, PLAIN + 3, PLAIN + 4
+PLAIN = 4                                # adapters of model.py that both servers load; five more follow
+# rsLoRA, ranks and alphas by pattern; rank 64; rsLoRA alone; embeddings and head; the head alone
+PATTERNS, LARGE, RSLORA, EMBEDDINGS, HEAD = range(PLAIN + 1, PLAIN + 6)
 PATIENCE = 300.0                         # a server on two busy cores
 
 sys.path.insert(0, str(ROOT / "python" / "tests"))
