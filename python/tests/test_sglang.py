@@ -705,6 +705,53 @@ def test_a_rank_keeps_nothing_of_what_it_refused(rank, monkeypatch):
         builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1"})
 
 
+class Pool:
+    """SGLang's, of one place, with embeddings and head: notes where and what it is asked to load."""
+
+    def __init__(self, *outer):
+        import torch
+        self.A_buffer = {"q_proj": [torch.ones(3, 8, 6), None]}
+        self.B_buffer = {"q_proj": [torch.ones(3, 4, 8), None]}
+        self.embedding_A_buffer = {"embed_tokens": torch.ones(3, 8, 12)} if "embed_tokens" in outer else {}
+        self.embedding_B_buffer = {"embed_tokens": torch.ones(3, 6, 8)} if "embed_tokens" in outer else {}
+        self.lm_head_A_buffer = {"lm_head": torch.ones(3, 8, 6)} if "lm_head" in outer else {}
+        self.lm_head_B_buffer = {"lm_head": torch.ones(3, 12, 8)} if "lm_head" in outer else {}
+        self.new_embeddings_buffer, self.strict_loading = {}, False
+
+    def load_lora_weight_to_buffer(self, uid, place, adapter, *modules):
+        self.A_buffer["q_proj"][0][place].copy_(adapter.q)
+        assert self.strict_loading and self.B_buffer["q_proj"][1] is None and modules == (1, 2, 3)
+        return uid
+
+
+@pytest.mark.parametrize("outer, has, filled", [
+    (("embed_tokens", "lm_head"), "lm_head", {"embed_tokens": [(2, 12), (6, 2)]}),
+    (("embed_tokens", "lm_head"), "embed_tokens", {"lm_head": [(2, 6), (12, 2)]}),
+    (("lm_head",), "lm_head", {}), (("embed_tokens", "lm_head"), None, {})])
+def test_nothing_of_another_adapter_stays_beside_an_outer_module(outer, has, filled):
+    pytest.importorskip("torch")
+    manager = types.SimpleNamespace(memory_pool=Pool(*outer),
+                                    base_hf_config=types.SimpleNamespace(vocab_size=12))
+    given = {} if has is None else {f"base_model.model.{has}.lora_A.weight": 1}
+    adapter = types.SimpleNamespace(config=types.SimpleNamespace(r=2), embedding_layers=dict(given))
+    loading.fill_outer(manager, adapter)
+    new = {name: zeros for name, zeros in adapter.embedding_layers.items() if name not in given}
+    assert {name: tuple(zeros.shape) for name, zeros in new.items()} \
+        == {f"{module}.lora_{half}.weight": shape for module, shapes in filled.items()
+            for half, shape in zip("AB", shapes, strict=True)}
+    assert not any(bool(zeros.any()) for zeros in new.values())
+
+
+def test_what_would_end_a_rank_in_a_step_is_tried_without_memory():
+    torch = pytest.importorskip("torch")
+    pool = Pool("lm_head")
+    manager = types.SimpleNamespace(memory_pool=pool, lora_modules=1, embed_tokens_module=2, lm_head_module=3)
+    loading.prove(manager, types.SimpleNamespace(uid="a", q=torch.zeros(8, 6)))
+    assert bool((pool.A_buffer["q_proj"][0] == 1).all()) and not pool.strict_loading, "and nothing is written"
+    with pytest.raises(RuntimeError, match="must match"):
+        loading.prove(manager, types.SimpleNamespace(uid="a", q=torch.zeros(9, 6)))
+
+
 # -- on or off -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("release, is_proven", [("0.5.23", True), ("0.5.23+cpu", True), ("0.5.12", False),
