@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -105,8 +106,21 @@ class Line:
             self._jobs.put(None)
 
 
+# to be taken by the main thread alone; not those of a fault in the thread itself
+_SIGNALS = signal.valid_signals() - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+                                     signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
+
+
+def _leave_signals() -> None:
+    """In a thread of ours: a signal that it took would not end the wait of the main thread, and a Ctrl-C
+    would be looked at when that wait ends by itself.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
 def _work(jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
     """The thread of a Line, to which it does not refer: who drops the line ends it."""
+    _leave_signals()
     for future, call in iter(jobs.get, None):
         if not future.set_running_or_notify_cancel():
             del future, call
@@ -129,6 +143,7 @@ class NoThread(RuntimeError):
 
 def _help(job: _Job) -> None:
     """A helper thread: its first job, then those that come while it is idle."""
+    _leave_signals()
     jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
     while True:
         has_run = job.run()
@@ -140,6 +155,7 @@ def _help(job: _Job) -> None:
 
 
 def _help_once(job: _Job) -> None:
+    _leave_signals()
     if job.run():
         job.done.set()
 

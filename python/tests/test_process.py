@@ -79,6 +79,28 @@ def test_ctrl_c_ends_every_wait_within_100_ms(broker, adapter, program, what):
     _interrupt(program, adapter, what, WAITS[what], broker.endpoint)
 
 
+@pytest.mark.parametrize("what", ["updates", "admin wait", "async wait"])
+def test_signals_are_left_to_the_main_thread(broker, adapter, program, what):
+    """One that another thread took would not end the wait of the main one."""
+    it = program(INTERRUPTED.format(call=WAITS[what], make="None"), adapter, FIXTURES / "plain", what,
+                 pathlib.Path(__file__).parent, env={**os.environ, "HEDDLE_BROKER": broker.endpoint})
+    assert it.line() == "opened", it.log.read_text()
+    it.say("go")
+    assert it.line() == "in"
+    _settle(it.pid)
+    threads = [int(t) for t in os.listdir(f"/proc/{it.pid}/task") if int(t) != it.pid]
+    takers = []
+    for thread in threads:
+        status = pathlib.Path(f"/proc/{it.pid}/task/{thread}/status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        if not blocked >> signal.SIGINT - 1 & 1:
+            takers.append(status.partition("Name:")[2].split()[0])
+    assert threads and not takers
+    os.kill(it.pid, signal.SIGINT)
+    assert it.line() == "interrupted", it.log.read_text()
+    assert it.end(sign=None, timeout=30) == 0, it.log.read_text()
+
+
 @pytest.mark.parametrize("what", VERIFIES)
 def test_ctrl_c_while_a_worker_stands_still(still, adapter, program, what):
     _interrupt(program, adapter, what, VERIFIES[what], still.endpoint)
