@@ -71,6 +71,7 @@ void cr_redirect_stdout(void);
     RUNNER_CHECK(true, fabs((double)(a) - (double)(b)) <= (epsilon), #a " is about " #b, __VA_ARGS__)
 #define cr_assert_stdout_eq_str(text) RUNNER_CHECK(true, runner_stdout_is(text), "stdout is " #text, "")
 #define cr_expect(condition, ...) RUNNER_CHECK(false, condition, #condition, __VA_ARGS__)
+#define cr_expect_not(condition, ...) RUNNER_CHECK(false, !(condition), "not " #condition, __VA_ARGS__)
 #define cr_expect_eq(a, b, ...) RUNNER_CHECK(false, (a) == (b), #a " == " #b, __VA_ARGS__)
 #define cr_expect_lt(a, b, ...) RUNNER_CHECK(false, (a) < (b), #a " < " #b, __VA_ARGS__)
 #define cr_expect_null(a, ...) RUNNER_CHECK(false, (a) == NULL, #a " is NULL", __VA_ARGS__)
