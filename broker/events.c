@@ -39,6 +39,7 @@ event_row_t *events_add(events_t *e, event_type_t type, const char *adapter, uin
                         const char *worker, instant_t now)
 {
     event_row_t *row = &e->rows[e->last_seq % LIMIT_EVENTS];
+    e->counts[type]++;
     *row = (event_row_t){.seq = ++e->last_seq,
                          .at_ms = now.wall_ms,
                          .type = type,

@@ -31,6 +31,7 @@ typedef enum {
 #define X(NAME, name) EVENT_##NAME,
     EVENT_TYPES(X)
 #undef X
+        EVENT_TYPE_COUNT
 } event_type_t;
 
 /* `data` of the JSON has only what is not -1 or 0 here. */
@@ -47,8 +48,9 @@ typedef struct event_row {
 } event_row_t;
 
 typedef struct events {
-    event_row_t *rows;        /* ring: seq s is at rows[(s - 1) % LIMIT_EVENTS] */
-    uint64_t epoch, last_seq; /* 0: nothing yet */
+    event_row_t *rows;                 /* ring: seq s is at rows[(s - 1) % LIMIT_EVENTS] */
+    uint64_t epoch, last_seq;          /* 0: nothing yet */
+    uint64_t counts[EVENT_TYPE_COUNT]; /* since the start, those that are no longer kept too */
 } events_t;
 
 int events_init(events_t *e, uint64_t epoch); /* NO_MEMORY */

@@ -34,6 +34,7 @@ struct daemon {
     char *endpoint;          /* as bound */
     uint64_t next_us;        /* when the broker wants its next tick, as its last flush said */
     uint64_t logged_seq;     /* events up to here are in the log */
+    histogram_t commits;     /* how long each took */
     repeat_t slow, refusals; /* of commits */
     repeat_t warnings;       /* of the broker, by text */
     heddle_error_t end;      /* why it ended; code 0: a signal */
@@ -63,6 +64,7 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
     int rc = store_commit(d->store, records, count, &why);
     uint64_t took_us = clock_now(d->clock) - began_us;
     if (rc && error) *error = why;
+    histogram_note(&d->commits, (double)took_us / 1e6);
     char scratch[REPEAT_TEXT];
     uint64_t now_us = began_us + took_us, times = took_us >= SLOW_US ? repeat_note(&d->slow, 0, now_us) : 0;
     if (times)
@@ -312,7 +314,12 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     if (!rc) rc = main_keys_register(&d->keys, d->endpoint, error);
     if (!rc) rc = set_up_loop(d, error);
     if (!rc && opts->http)
-        rc = main_http_open(opts->http, opts->http_token, d->loop, d->broker, &d->http, error);
+        rc = main_http_open(&(main_http_opts_t){.listen = opts->http,
+                                                .token_file = opts->http_token,
+                                                .loop = d->loop,
+                                                .broker = d->broker,
+                                                .commits = &d->commits},
+                            &d->http, error);
     if (rc) daemon_close(&d);
     else *ret_daemon = d;
     return rc;

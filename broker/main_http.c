@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/main_http.h"
 
+#include "broker/main_metrics.h"
 #include "broker/questions/json_parts.h"
 #include "broker/questions/query.h"
 #include "core/errors.h"
@@ -14,8 +15,7 @@
 #include <string.h>
 
 struct main_http {
-    loop_t *loop;
-    const broker_t *broker;
+    main_http_opts_t opts; /* without its texts */
     server_t *server;
     bool is_looked_at; /* the loop has the descriptor of questions */
     char url[96];
@@ -62,8 +62,14 @@ static int answer(const main_http_t *h, const question_t *q, reply_t *to, heddle
 {
     const clock_ops_t *clock = clock_system();
     instant_t now = {.us = clock_now(clock), .wall_ms = clock_wall(clock)};
-    answer_view_t view = query_view(h->broker, now);
+    answer_view_t view = query_view(h->opts.broker, now);
     if (q->request.kind == REQUEST_API) return answer_api(&view, q, to, error);
+    if (q->request.kind == REQUEST_METRICS) {
+        to->samples = calloc(1, sizeof *to->samples);
+        if (!to->samples) return part_no_memory(error);
+        main_metrics_gather(h->opts.broker, h->opts.commits, now, to->samples);
+        return HEDDLE_OK;
+    }
     int rc = q->request.kind == REQUEST_READYZ ? check_ready(&view, error) : HEDDLE_OK;
     if (rc) return rc;
     to->body = part_body(q->request.kind == REQUEST_READYZ ? "readyz" : "livez", true, json_object());
@@ -105,24 +111,23 @@ int main_http_check(const char *listen, const char *token_file, heddle_error_t *
     return check(listen, token_file, &address, error);
 }
 
-int main_http_open(const char *listen, const char *token_file, loop_t *loop, const broker_t *broker,
-                   main_http_t **ret_http, heddle_error_t *error)
+int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_error_t *error)
 {
     listener_address_t address;
     char token[TOKEN_MAX + 1] = "";
     int fd = -1;
     main_http_t *h = calloc(1, sizeof *h);
     if (!h) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
-    h->loop = loop;
-    h->broker = broker;
-    int rc = check(listen, token_file, &address, error);
-    if (!rc && token_file) rc = token_read(token_file, token, error);
+    h->opts = *opts;
+    h->opts.listen = h->opts.token_file = NULL;
+    int rc = check(opts->listen, opts->token_file, &address, error);
+    if (!rc && opts->token_file) rc = token_read(opts->token_file, token, error);
     if (!rc) rc = listener_open(&address, &fd, h->url, error);
     if (!rc) rc = server_open(fd, token[0] ? token : NULL, &h->server, error);
     explicit_bzero(token, sizeof token);
     if (!rc) {
-        h->is_looked_at =
-            loop_add_fd(loop, mailbox_question_fd(server_mailbox(h->server)), on_question, h) == HEDDLE_OK;
+        h->is_looked_at = loop_add_fd(opts->loop, mailbox_question_fd(server_mailbox(h->server)), on_question,
+                                      h) == HEDDLE_OK;
         if (!h->is_looked_at) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
     }
     if (rc) {
@@ -145,7 +150,7 @@ void main_http_close(main_http_t **http)
     main_http_t *h = http ? *http : NULL;
     if (!h) return;
     *http = NULL;
-    if (h->is_looked_at) loop_remove_fd(h->loop, mailbox_question_fd(server_mailbox(h->server)));
+    if (h->is_looked_at) loop_remove_fd(h->opts.loop, mailbox_question_fd(server_mailbox(h->server)));
     server_close(&h->server);
     free(h);
 }

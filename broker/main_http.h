@@ -6,6 +6,7 @@
 #define BROKER_MAIN_HTTP_H
 
 #include "broker/broker.h"
+#include "http/metrics.h"
 #include "wire/loop.h"
 
 typedef struct main_http main_http_t;
@@ -13,10 +14,15 @@ typedef struct main_http main_http_t;
 /* `listen`: [HOST:]PORT.  `token_file` NULL: none, which loopback alone allows.  Checks what can be checked
  * before a file is made: USAGE · INSECURE_ADDRESS. */
 int main_http_check(const char *listen, const char *token_file, heddle_error_t *error);
+typedef struct {
+    const char *listen, *token_file; /* as in main_http_check */
+    loop_t *loop;
+    const broker_t *broker;
+    const histogram_t *commits; /* of the store */
+} main_http_opts_t;
 /* From here on clients connect; they are answered when the loop runs.  What main_http_check says ·
  * DATA_DIR: the token's file · ADDRESS_IN_USE, INTERNAL, NO_MEMORY. */
-int main_http_open(const char *listen, const char *token_file, loop_t *loop, const broker_t *broker,
-                   main_http_t **ret_http, heddle_error_t *error);
+int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_error_t *error);
 const char *main_http_url(const main_http_t *h); /* "http://127.0.0.1:9700"; NULL for NULL */
 /* Accepts NULL and pointers to NULL. */
 void main_http_close(main_http_t **http);

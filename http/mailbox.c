@@ -62,6 +62,8 @@ void reply_fini(reply_t *r)
 {
     json_decref(r->body);
     r->body = NULL;
+    free(r->samples);
+    r->samples = NULL;
 }
 
 int mailbox_question_fd(const mailbox_t *m) { return m->question_fd; }

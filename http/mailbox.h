@@ -13,6 +13,7 @@
 #ifndef HTTP_MAILBOX_H
 #define HTTP_MAILBOX_H
 
+#include "http/metrics.h"
 #include "http/request.h"
 #include <jansson.h>
 
@@ -30,8 +31,9 @@ typedef struct {
 
 typedef struct {
     uint64_t ticket;
-    heddle_error_t error; /* code 0: there is a body, or a text */
-    json_t *body;         /* owned; NULL: a failure, or a text */
+    heddle_error_t error; /* code 0: there is a body, or samples */
+    json_t *body;         /* owned; NULL: a failure, or samples */
+    samples_t *samples;   /* of /metrics, owned; NULL */
     bool more;            /* another page follows */
     uint64_t next;
     char next_name[HEDDLE_NAME_MAX + 1];
@@ -47,7 +49,7 @@ int mailbox_reply_fd(const mailbox_t *m);            /* mailbox_take resets it *
 
 /* One at a time, and one for each time that the descriptor is readable. */
 bool mailbox_next(mailbox_t *m, question_t *ret_question);
-void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes the body */
+void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes body and samples */
 int mailbox_question_fd(const mailbox_t *m);
 
 void reply_fini(reply_t *r);

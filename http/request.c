@@ -113,6 +113,7 @@ static const struct {
     argument_t argument; /* the piece behind the path */
 } ROUTES[] = {{"/livez", REQUEST_LIVEZ, NULL, WITHOUT_NAME},
               {"/readyz", REQUEST_READYZ, NULL, WITHOUT_NAME},
+              {"/metrics", REQUEST_METRICS, NULL, WITHOUT_NAME},
               {"/api/v1/status", REQUEST_API, "status", WITHOUT_NAME},
               {"/api/v1/adapters", REQUEST_API, "adapters", WITHOUT_NAME},
               {"/api/v1/versions", REQUEST_API, "versions", WITH_REF},

@@ -3,6 +3,7 @@
  * numbers and lengths are checked here, and what is not known is refused with words.
  *
  *   GET /livez /readyz                  is the broker well?
+ *   GET /metrics                        counters, for Prometheus
  *   GET /api/v1/status  /adapters  /versions/NAME  /versions/NAME@V  /workers  /workers/NAME
  *   GET /api/v1/events?after=N&epoch=N&limit=N&adapter=NAME&worker=NAME
  *
@@ -16,7 +17,8 @@
 #define REQUEST_TARGET_MAX 2048u /* bytes of path and query: a name has 128, each at most three of them */
 #define REQUEST_EVENTS_MAX 500u  /* in one answer */
 
-typedef enum { REQUEST_LIVEZ, REQUEST_READYZ, REQUEST_API } request_kind_t;
+/* 0: none that is known */
+typedef enum { REQUEST_LIVEZ = 1, REQUEST_READYZ, REQUEST_METRICS, REQUEST_API } request_kind_t;
 typedef struct {
     request_kind_t kind;
     const char *op;                   /* API: of msg_query_t */

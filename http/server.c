@@ -35,6 +35,18 @@ enum {
     RETRY_S = 1               /* after which a client may try again what found no place */
 };
 
+/* What this thread counts itself. */
+static const metric_t METRICS[] = {
+    {"heddle_http_connections", "", METRIC_GAUGE, NULL, "Open connections to this address"},
+    {"heddle_http_requests", "", METRIC_COUNTER, "code", "Requests that were answered, by status"},
+};
+static const struct {
+    int status;
+    const char *text;
+} STATUSES[] = {{200, "200"}, {400, "400"}, {401, "401"}, {404, "404"}, {405, "405"},
+                {421, "421"}, {500, "500"}, {503, "503"}, {504, "504"}};
+enum { STATUS_COUNT = sizeof STATUSES / sizeof *STATUSES };
+
 /* One connection. */
 typedef struct client {
     int fd;
@@ -57,6 +69,7 @@ typedef struct visit {
     struct visit *prev, *next;
     /* answered */
     int status; /* 0: not yet */
+    const char *type;
     char *text;
     size_t bytes;
     uint32_t retry_s; /* 0: none is said */
@@ -74,34 +87,56 @@ struct server {
     visit_t *waiting;
     int joining;
     size_t bodies_bytes;
+    uint64_t answered[STATUS_COUNT];
 };
 
 static uint64_t now_us(void) { return clock_now(clock_system()); }
 
+static const char *header(const visit_t *v, const char *name)
+{
+    return MHD_lookup_connection_value(v->connection, MHD_HEADER_KIND, name);
+}
+
 /* ---- answers ---- */
 
-/* Every text that leaves goes through here: the words of options are the command's, as in `-o json`. */
+/* Takes the text.  Without memory for it (NULL), or for one more beside those on their way, the answer is 503
+ * alone. */
+static void settle_text(server_t *s, visit_t *v, int status, const char *type, char *text)
+{
+    size_t bytes = text ? strlen(text) : 0;
+    if (!text || s->bodies_bytes + bytes > BODIES_BYTES) {
+        free(text);
+        text = NULL;
+        bytes = 0;
+        status = 503;
+    }
+    v->status = status;
+    v->type = type;
+    v->text = text;
+    v->bytes = bytes;
+    if (status == 503) v->retry_s = RETRY_S;
+}
+
+/* Takes the body.  The words of options are the command's, as in `-o json`. */
 static void settle(server_t *s, visit_t *v, int status, json_t *body)
 {
     option_json_words(body);
-    v->status = status;
-    v->text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
-    v->bytes = v->text ? strlen(v->text) : 0;
-    if (!v->text) v->status = 503;
-    if (status == 503) v->retry_s = RETRY_S;
+    settle_text(s, v, status, "application/json",
+                body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL);
     json_decref(body);
-    if (s->bodies_bytes + v->bytes <= BODIES_BYTES) return;
-    free(v->text);
-    v->text = NULL;
-    v->bytes = 0;
-    v->status = 503;
-    v->retry_s = RETRY_S;
+}
+
+static bool is_probe_kind(const visit_t *v)
+{
+    return v->question.request.kind == REQUEST_LIVEZ || v->question.request.kind == REQUEST_READYZ;
 }
 
 static const char *kind_of(const visit_t *v)
 {
     const request_t *r = &v->question.request;
-    return r->kind == REQUEST_LIVEZ ? "livez" : r->kind == REQUEST_READYZ ? "readyz" : r->op ? r->op : "http";
+    static const char *const KINDS[] =
+        {[REQUEST_LIVEZ] = "livez", [REQUEST_READYZ] = "readyz", [REQUEST_METRICS] = "metrics"};
+    return r->kind == REQUEST_API ? r->op : r->kind ? KINDS[r->kind] : "http";
 }
 
 static void settle_error(server_t *s, visit_t *v, int status, const heddle_error_t *error)
@@ -148,7 +183,8 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
     char retry[16];
     struct MHD_Response *r = response_of(s, v);
     if (!r) return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", "application/json");
+    for (size_t i = 0; i < STATUS_COUNT; i++) s->answered[i] += STATUSES[i].status == v->status;
+    MHD_add_response_header(r, "Content-Type", v->type);
     MHD_add_response_header(r, "Cache-Control", "no-store");
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(r, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'");
@@ -193,6 +229,22 @@ static void settle_busy(server_t *s, visit_t *v)
     settle_error(s, v, 503, &error);
 }
 
+static void settle_metrics(server_t *s, visit_t *v, samples_t *samples)
+{
+    const char *accept = header(v, "Accept");
+    bool is_openmetrics = accept && strstr(accept, "application/openmetrics-text");
+    const client_t *c;
+    size_t count;
+    buf_t out = {0};
+    DL_COUNT(s->clients, c, count);
+    samples_add(samples, &METRICS[0], NULL, (double)count);
+    for (size_t i = 0; i < STATUS_COUNT; i++)
+        samples_add(samples, &METRICS[1], STATUSES[i].text, (double)s->answered[i]);
+    metrics_text(samples, is_openmetrics, &out);
+    settle_text(s, v, 200, metrics_content_type(is_openmetrics), out.failed ? NULL : strdup(buf_text(&out)));
+    buf_fini(&out);
+}
+
 /* A page goes to those before it.  True: the answer is complete, or has failed. */
 static bool take_page(server_t *s, visit_t *v, reply_t *reply)
 {
@@ -230,6 +282,7 @@ static void take_replies(server_t *s)
         DL_SEARCH_SCALAR(s->waiting, v, question.ticket, reply.ticket);
         bool is_over = v != NULL; /* NULL: its client is gone, or had its answer */
         if (v && reply.error.code) settle_error(s, v, request_status(reply.error.code), &reply.error);
+        else if (v && reply.samples) settle_metrics(s, v, reply.samples);
         else if (v) is_over = take_page(s, v, &reply);
         reply_fini(&reply);
         if (!is_over) continue;
@@ -245,7 +298,7 @@ static void end_late(server_t *s, uint64_t now)
     DL_FOREACH_SAFE(s->waiting, v, next)
     {
         heddle_error_t error;
-        bool is_probe = v->question.request.kind != REQUEST_API;
+        bool is_probe = is_probe_kind(v);
         if (now < v->due_us) continue;
         error_fail(&error, is_probe ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_DEADLINE,
                    "the broker's loop did not answer for %d s", LOOP_US / 1000000);
@@ -259,11 +312,6 @@ static void end_late(server_t *s, uint64_t now)
 
 /* ---- requests ---- */
 
-static const char *header(const visit_t *v, const char *name)
-{
-    return MHD_lookup_connection_value(v->connection, MHD_HEADER_KIND, name);
-}
-
 /* A body is neither expected nor read: the answer comes before it, and the connection ends. */
 static bool has_body(const visit_t *v)
 {
@@ -275,7 +323,7 @@ static bool has_body(const visit_t *v)
 static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
 {
     const char *host = header(v, "Host");
-    bool is_probe = v->question.request.kind != REQUEST_API;
+    bool is_probe = is_probe_kind(v);
     if (s->token[0]) {
         if (is_probe || token_is_shown(s->token, header(v, "Authorization"))) return 200;
         error_fail(error, HEDDLE_ERR_DENIED, "the request has not the broker's token for HTTP");

@@ -305,7 +305,8 @@ def stories():
 
 
 def requests_over_http():
-    for name, target in (("livez", "/livez"), ("readyz", "/readyz"), ("status", "/api/v1/status"),
+    for name, target in (("livez", "/livez"), ("readyz", "/readyz"), ("metrics", "/metrics"),
+                         ("status", "/api/v1/status"),
                          ("tag", "/api/v1/versions/policy@3:3f9a1c20d4e1"),
                          ("escaped", "/api/v1/workers/%77%31"),
                          ("events", "/api/v1/events?after=7&epoch=2&limit=3&adapter=policy&worker=w1")):

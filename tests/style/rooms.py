@@ -22,7 +22,7 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
 LIBRARIES = {  # header, of a library or of a folder that hides one -> where it may be included
     r"msgpack": r"^(proto|formats)/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
     r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest", r"microhttpd": r"^http/server",
-    r"http/": r"^(http/|broker/main_http)",
+    r"http/": r"^(http/|broker/main_)",
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }
@@ -30,7 +30,8 @@ PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|stran
                   r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
-                  r"transfer/(frame|pace|extents|ring)|http/request|cli/agreement|bench/compare)\.[ch]$")
+                  r"transfer/(frame|pace|extents|ring)|http/(request|metrics)|cli/agreement|"
+                  r"bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"

@@ -22,6 +22,7 @@ Test(request, each_address_is_a_question)
     } ROWS[] = {
         {"/livez", REQUEST_LIVEZ, "", "", "", 0, 0, 0, 0},
         {"/readyz", REQUEST_READYZ, "", "", "", 0, 0, 0, 0},
+        {"/metrics", REQUEST_METRICS, "", "", "", 0, 0, 0, 0},
         {"/readyz?", REQUEST_READYZ, "", "", "", 0, 0, 0, 0},
         {"/api/v1/status", REQUEST_API, "status", "", "", 0, 0, 0, 0},
         {"/api/v1/adapters", REQUEST_API, "adapters", "", "", 0, 0, 0, 0},
