@@ -140,6 +140,7 @@ static void flush(void *self)
     d->next_us = broker_flush(d->broker, now_of(d));
     const events_t *events = broker_events(d->broker);
     uint64_t first = events_first(events);
+    main_http_note(d->http, events->last_seq);
     if (d->logged_seq + 1 < first) d->logged_seq = first - 1;
     while (d->logged_seq < events->last_seq) {
         /* "policy@3 w1: chunk 0 differs (digest_mismatch)", of which any part may be missing. */

@@ -136,11 +136,16 @@ int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_
     }
     if (!address.is_loopback)
         log_emit(LOG_WARN, "http.plain",
-                 "%s is reached from other hosts without encryption: who sees the network reads token and "
-                 "answers; put a proxy with TLS before it",
+                 "%s is reached from other hosts without encryption: token and answers can be read on the "
+                 "network; put a proxy with TLS before it",
                  h->url);
     *ret_http = h;
     return HEDDLE_OK;
+}
+
+void main_http_note(main_http_t *h, uint64_t last_seq)
+{
+    if (h) mailbox_note(server_mailbox(h->server), last_seq);
 }
 
 const char *main_http_url(const main_http_t *h) { return h ? h->url : NULL; }

@@ -23,6 +23,8 @@ typedef struct {
 /* From here on clients connect; they are answered when the loop runs.  What main_http_check says ·
  * DATA_DIR: the token's file · ADDRESS_IN_USE, INTERNAL, NO_MEMORY. */
 int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_error_t *error);
+/* How far the broker's events have come, for those who follow them; at the end of a turn.  Accepts NULL. */
+void main_http_note(main_http_t *h, uint64_t last_seq);
 const char *main_http_url(const main_http_t *h); /* "http://127.0.0.1:9700"; NULL for NULL */
 /* Accepts NULL and pointers to NULL. */
 void main_http_close(main_http_t **http);

@@ -16,6 +16,8 @@ struct mailbox {
     pthread_mutex_t lock; /* of all below but the descriptors */
     int question_fd, reply_fd;
     size_t taken; /* places: asked, and not taken */
+    uint64_t last_seq;
+    bool listens;
     ring_t asked, answered;
     question_t questions[MAILBOX_PLACES];
     reply_t replies[MAILBOX_PLACES];
@@ -112,6 +114,24 @@ void mailbox_reply(mailbox_t *m, const reply_t *reply)
     m->replies[ring_add(&m->answered)] = *reply;
     pthread_mutex_unlock(&m->lock);
     raise_fd(m->reply_fd);
+}
+
+void mailbox_note(mailbox_t *m, uint64_t last_seq)
+{
+    pthread_mutex_lock(&m->lock);
+    bool is_news = m->listens && last_seq != m->last_seq;
+    m->last_seq = last_seq;
+    pthread_mutex_unlock(&m->lock);
+    if (is_news) raise_fd(m->reply_fd);
+}
+
+uint64_t mailbox_noted(mailbox_t *m, bool listens)
+{
+    pthread_mutex_lock(&m->lock);
+    m->listens = listens;
+    uint64_t last_seq = m->last_seq;
+    pthread_mutex_unlock(&m->lock);
+    return last_seq;
 }
 
 bool mailbox_take(mailbox_t *m, reply_t *ret_reply)

@@ -52,6 +52,11 @@ bool mailbox_next(mailbox_t *m, question_t *ret_question);
 void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes body and samples */
 int mailbox_question_fd(const mailbox_t *m);
 
+/* [the loop's thread] How far events have come.  The other side wakes where it listens, and not else. */
+void mailbox_note(mailbox_t *m, uint64_t last_seq);
+/* [the HTTP thread] The same; `listens`: from now on it wakes. */
+uint64_t mailbox_noted(mailbox_t *m, bool listens);
+
 void reply_fini(reply_t *r);
 
 #endif

@@ -185,6 +185,20 @@ void request_query(const request_t *r, msg_query_t *ret_query)
                                .expected = ""};
 }
 
+void request_resume(request_t *r, const char *id)
+{
+    char text[48];
+    uint64_t epoch, seq;
+    if (strlen(id) >= sizeof text) return;
+    error_text(text, sizeof text, id);
+    char *dash = strchr(text, '-');
+    if (!dash) return;
+    *dash = 0;
+    if (!take_number(text, &epoch) || !take_number(dash + 1, &seq) || seq == LIMIT_EXACT) return;
+    r->epoch = epoch;
+    r->after = seq + 1;
+}
+
 int request_status(int code)
 {
     switch (code) {

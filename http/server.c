@@ -32,6 +32,10 @@ enum {
     SEND_US = 60000000,       /* for an answer to be read */
     LOOP_US = 2000000,        /* for the loop to answer: more, and it stands still */
     SWEEP_US = 1000000,       /* how often connections are looked at */
+    STREAMS = 32,             /* of events; they never take all places of the mailbox */
+    STREAM_BYTES = 16384,     /* of a stream that are given to the kernel at a time */
+    PACE_US = 100000,         /* between two pages of one stream, so that events come together */
+    BEAT_US = 15000000,       /* between two signs of life in a stream without events */
     RETRY_S = 1               /* after which a client may try again what found no place */
 };
 
@@ -57,6 +61,7 @@ typedef struct client {
 
 /* One request. */
 typedef struct visit {
+    struct server *server;
     struct MHD_Connection *connection;
     client_t *client;
     char target[REQUEST_TARGET_MAX + 2]; /* one more than is taken shows that it is too long */
@@ -73,6 +78,12 @@ typedef struct visit {
     char *text;
     size_t bytes;
     uint32_t retry_s; /* 0: none is said */
+    /* a stream of events: its request has the page that comes next */
+    bool is_stream, is_idle; /* idle: all was sent, and the connection is suspended */
+    bool has_first;          /* a page came: from now on only news are asked for */
+    buf_t pending;           /* events on their way to the client */
+    size_t sent;             /* of these */
+    uint64_t ask_us, beat_us;
 } visit_t;
 
 struct server {
@@ -84,7 +95,9 @@ struct server {
     int end_fd; /* readable: the thread ends */
     uint64_t last_ticket, sweep_us;
     client_t *clients;
-    visit_t *waiting;
+    visit_t *waiting, *streams;
+    int stream_count;
+    bool is_ending;
     int joining;
     size_t bodies_bytes;
     uint64_t answered[STATUS_COUNT];
@@ -177,11 +190,37 @@ static struct MHD_Response *response_of(server_t *s, visit_t *v)
     return r;
 }
 
+/* libmicrohttpd asks for more of a stream.  Where there is nothing, the connection is suspended until there
+ * is. */
+static ssize_t read_stream(void *self, uint64_t at, char *to, size_t size)
+{
+    visit_t *v = self;
+    size_t left = v->pending.bytes - v->sent;
+    (void)at;
+    if (v->server->is_ending) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (v->client) v->client->since_us = now_us();
+    if (!left) {
+        v->is_idle = true;
+        MHD_suspend_connection(v->connection);
+        return 0;
+    }
+    if (left > size) left = size;
+    memcpy(to, v->pending.data + v->sent, left);
+    v->sent += left;
+    if (v->sent == v->pending.bytes) {
+        buf_clear(&v->pending);
+        v->sent = 0;
+    }
+    return (ssize_t)left;
+}
+
 /* MHD_NO closes the connection. */
 static enum MHD_Result respond(server_t *s, visit_t *v)
 {
     char retry[16];
-    struct MHD_Response *r = response_of(s, v);
+    struct MHD_Response *r =
+        v->is_stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, v, NULL)
+                     : response_of(s, v);
     if (!r) return MHD_NO;
     for (size_t i = 0; i < STATUS_COUNT; i++) s->answered[i] += STATUSES[i].status == v->status;
     MHD_add_response_header(r, "Content-Type", v->type);
@@ -274,14 +313,117 @@ static bool take_page(server_t *s, visit_t *v, reply_t *reply)
     return true;
 }
 
+/* ---- streams of events ---- */
+
+static void go_on_stream(visit_t *v)
+{
+    if (!v->is_idle) return; /* libmicrohttpd comes for it */
+    v->is_idle = false;
+    go_on(v);
+}
+
+/* "id: 3-17", and the event as a line of `heddle events -o json`. */
+static void add_event(visit_t *v, json_t *event)
+{
+    option_json_words(event);
+    char *text = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(10));
+    buf_printf(&v->pending,
+               "id: %lld-%lld\ndata: ", (long long)json_integer_value(json_object_get(event, "epoch")),
+               (long long)json_integer_value(json_object_get(event, "seq")));
+    if (text) buf_add_text(&v->pending, text);
+    else v->pending.failed = true;
+    buf_add_text(&v->pending, "\n\n");
+    free(text);
+}
+
+/* An answer of the loop goes to its stream.  What was not answered is asked for again. */
+static void take_events(visit_t *v, const reply_t *reply)
+{
+    size_t i;
+    json_t *event;
+    uint64_t now = now_us();
+    v->question.ticket = 0;
+    v->ask_us = now + (reply->more ? 0 : PACE_US);
+    if (!reply->body) return;
+    json_array_foreach(json_object_get(reply->body, "events"), i, event) add_event(v, event);
+    v->question.request.after = reply->next;
+    v->question.request.epoch = (uint64_t)json_integer_value(json_object_get(reply->body, "epoch"));
+    v->has_first = true;
+    if (!v->pending.bytes && !v->pending.failed) return;
+    v->beat_us = now + BEAT_US;
+    go_on_stream(v);
+}
+
+/* One whose memory ran out ends: its client connects again, and goes on after what it has. */
+static void feed_streams(server_t *s, uint64_t now)
+{
+    uint64_t last_seq = mailbox_noted(s->mailbox, s->streams != NULL);
+    visit_t *v;
+    DL_FOREACH(s->streams, v)
+    {
+        bool is_new = !v->has_first || last_seq >= v->question.request.after;
+        if (v->pending.failed && v->client) shutdown(v->client->fd, SHUT_RDWR);
+        if (!v->is_idle) continue; /* its client has not read what there is */
+        if (v->client) v->client->since_us = now;
+        if (is_new && !v->question.ticket && now >= v->ask_us && !ask(s, v)) {
+            v->question.ticket = 0;
+            v->ask_us = now + PACE_US;
+        }
+        if (now < v->beat_us) continue;
+        v->beat_us = now + BEAT_US;
+        buf_add_text(&v->pending, ":\n\n"); /* a client that has gone is noticed */
+        go_on_stream(v);
+    }
+}
+
+/* When feed_streams has to look again, but for news. */
+static uint64_t streams_due(const server_t *s)
+{
+    uint64_t due = CLOCK_NEVER, last_seq = s->streams ? mailbox_noted(s->mailbox, true) : 0;
+    for (const visit_t *v = s->streams; v; v = v->next) {
+        bool is_new = !v->has_first || last_seq >= v->question.request.after;
+        if (!v->is_idle) continue;
+        due = clock_earlier(due, v->beat_us);
+        if (is_new && !v->question.ticket) due = clock_earlier(due, v->ask_us);
+    }
+    return due;
+}
+
+static void begin_stream(server_t *s, visit_t *v)
+{
+    const char *id = header(v, "Last-Event-ID");
+    if (s->stream_count == STREAMS) {
+        settle_busy(s, v);
+        return;
+    }
+    if (id) request_resume(&v->question.request, id);
+    buf_printf(&v->pending, "retry: %d\n\n", RETRY_S * 1000);
+    v->is_stream = true;
+    v->status = 200;
+    v->type = "text/event-stream";
+    v->beat_us = now_us() + BEAT_US;
+    DL_APPEND(s->streams, v);
+    s->stream_count++;
+}
+
+static visit_t *visit_of(const server_t *s, uint64_t ticket)
+{
+    visit_t *v;
+    DL_SEARCH_SCALAR(s->waiting, v, question.ticket, ticket);
+    if (!v) DL_SEARCH_SCALAR(s->streams, v, question.ticket, ticket);
+    return v;
+}
+
+/* ---- what the loop says ---- */
+
 static void take_replies(server_t *s)
 {
     reply_t reply;
     while (mailbox_take(s->mailbox, &reply)) {
-        visit_t *v;
-        DL_SEARCH_SCALAR(s->waiting, v, question.ticket, reply.ticket);
-        bool is_over = v != NULL; /* NULL: its client is gone, or had its answer */
-        if (v && reply.error.code) settle_error(s, v, request_status(reply.error.code), &reply.error);
+        visit_t *v = visit_of(s, reply.ticket); /* NULL: its client is gone, or had its answer */
+        bool is_over = v && !v->is_stream;
+        if (v && v->is_stream) take_events(v, &reply);
+        else if (v && reply.error.code) settle_error(s, v, request_status(reply.error.code), &reply.error);
         else if (v && reply.samples) settle_metrics(s, v, reply.samples);
         else if (v) is_over = take_page(s, v, &reply);
         reply_fini(&reply);
@@ -291,7 +433,7 @@ static void take_replies(server_t *s)
     }
 }
 
-/* What the loop has not answered in time.  Its answer finds no one when it comes. */
+/* What the loop has not answered in time.  Its answer is dropped when it comes. */
 static void end_late(server_t *s, uint64_t now)
 {
     visit_t *v, *next;
@@ -319,7 +461,7 @@ static bool has_body(const visit_t *v)
     return header(v, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
 }
 
-/* The probes say no more than whether the broker is well, and whoever checks that has no token. */
+/* The probes say no more than whether the broker is well, and a supervisor has no token. */
 static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
 {
     const char *host = header(v, "Host");
@@ -338,6 +480,12 @@ static int check_client(const server_t *s, const visit_t *v, heddle_error_t *err
     return 421;
 }
 
+static bool wants_stream(const visit_t *v)
+{
+    const char *accept = header(v, "Accept"), *op = v->question.request.op;
+    return op && !strcmp(op, "events") && accept && strstr(accept, "text/event-stream");
+}
+
 static void begin(server_t *s, visit_t *v, const char *method)
 {
     heddle_error_t error = {0};
@@ -349,6 +497,7 @@ static void begin(server_t *s, visit_t *v, const char *method)
         error_expected(&error, "none");
     }
     if (status != 200) settle_error(s, v, status, &error);
+    else if (wants_stream(v)) begin_stream(s, v);
     else if (!ask(s, v)) settle_busy(s, v);
     else {
         DL_APPEND(s->waiting, v);
@@ -369,6 +518,7 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
     if (!v->connection) {
         const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        v->server = s;
         v->connection = connection;
         v->client = info ? info->socket_context : NULL;
         if (v->client) v->client->is_served = true, v->client->since_us = now_us();
@@ -396,6 +546,11 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **r
     if (!v) return;
     *request = NULL;
     if (v->is_waiting) stop_waiting(s, v);
+    if (v->is_stream) {
+        DL_DELETE(s->streams, v);
+        s->stream_count--;
+    }
+    buf_fini(&v->pending);
     if (v->client) v->client->is_served = false, v->client->since_us = now_us();
     free(v->text);
     free(v);
@@ -439,7 +594,7 @@ static void end_slow(server_t *s, uint64_t now)
 static int sleep_ms(const server_t *s)
 {
     MHD_UNSIGNED_LONG_LONG most = 0;
-    uint64_t now = now_us(), until = s->clients ? s->sweep_us : CLOCK_NEVER;
+    uint64_t now = now_us(), until = clock_earlier(s->clients ? s->sweep_us : CLOCK_NEVER, streams_due(s));
     for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->due_us);
     bool is_due = MHD_get_timeout(s->daemon, &most) == MHD_YES;
     if (is_due) until = clock_earlier(until, now + most * 1000);
@@ -459,6 +614,7 @@ static void *run(void *self)
         uint64_t now = now_us();
         take_replies(s);
         end_late(s, now);
+        feed_streams(s, now);
         end_slow(s, now);
         MHD_run(s->daemon);
     }
@@ -469,6 +625,9 @@ static void *run(void *self)
         stop_waiting(s, v);
         go_on(v);
     }
+    visit_t *v;
+    s->is_ending = true;
+    DL_FOREACH(s->streams, v) go_on_stream(v);
     MHD_run(s->daemon);
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;

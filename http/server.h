@@ -9,6 +9,9 @@
  * takes one question a turn.  Bounded are connections, bytes and time of a request, time of an answer,
  * questions, and the bytes of all answers on their way.
  *
+ * A stream of events (Accept: text/event-stream) is a request whose answer goes on: it asks for a page
+ * whenever the loop notes that there are new events.
+ *
  * The loop's side is the mailbox alone.  Opened and closed by one thread, which blocks in server_close until
  * the other one has ended. */
 #ifndef HTTP_SERVER_H

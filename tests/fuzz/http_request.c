@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* | method | 0 | target | 0 | value of Host |: what comes over HTTP.  What is taken has names that are names and
+/* | method | 0 | target | 0 | value of Host, or Last-Event-ID |: what comes over HTTP.  What is taken has names that are names and
  * numbers that JSON holds; what is not has a status and words. */
 #include "core/limits.h"
 #include "http/request.h"
@@ -25,6 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     MUST(status == 200 || status == 400 || status == 404 || status == 405);
     MUST((status == 200) == (error.code == HEDDLE_OK));
     MUST(status == 200 || error.message[0]);
+    if (status == 200) request_resume(&r, host);
     if (status == 200 && r.kind == REQUEST_API) {
         request_query(&r, &q);
         MUST(!r.ref.name[0] || name_is_valid(r.ref.name));

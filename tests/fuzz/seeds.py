@@ -311,6 +311,7 @@ def requests_over_http():
                          ("escaped", "/api/v1/workers/%77%31"),
                          ("events", "/api/v1/events?after=7&epoch=2&limit=3&adapter=policy&worker=w1")):
         seed("http_request", name, b"GET\0" + target.encode() + b"\0localhost:9700")
+    seed("http_request", "resume", b"GET\0/api/v1/events\x003-17")
     seed("http_request", "head", b"HEAD\0/livez?\0[::1]:9700")
     seed("http_request", "post", b"POST\0/api/v1/status\0evil.example")
     seed("http_request", "malformed", b"GET\0/api/v1/workers/%7\x0010.0.0.7")

@@ -56,6 +56,26 @@ Test(mailbox, a_question_has_its_place_until_its_answer_is_taken)
     mailbox_destroy(&m);
 }
 
+Test(mailbox, news_wake_one_that_listens)
+{
+    mailbox_t *m;
+    reply_t r;
+    cr_assert_eq(mailbox_new(&m), HEDDLE_OK);
+    mailbox_note(m, 3);
+    cr_expect_not(is_readable(mailbox_reply_fd(m)), "it does not listen");
+    cr_expect_eq(mailbox_noted(m, true), 3);
+    mailbox_note(m, 3);
+    cr_expect_not(is_readable(mailbox_reply_fd(m)), "nothing is new");
+    mailbox_note(m, 4);
+    cr_expect(is_readable(mailbox_reply_fd(m)));
+    cr_expect_not(mailbox_take(m, &r));
+    cr_expect_not(is_readable(mailbox_reply_fd(m)));
+    cr_expect_eq(mailbox_noted(m, false), 4);
+    mailbox_note(m, 5);
+    cr_expect_not(is_readable(mailbox_reply_fd(m)));
+    mailbox_destroy(&m);
+}
+
 enum { ROUNDS = 20000 };
 
 static void *answer_all(void *mailbox)

@@ -104,6 +104,31 @@ Test(request, everything_else_is_refused_with_words)
     }
 }
 
+Test(request, a_stream_goes_on_after_its_last_event)
+{
+    static const struct {
+        const char *id;
+        uint64_t epoch, after;
+    } ROWS[] = {{"3-17", 3, 18},
+                {"0-0", 0, 1},
+                {"3-9007199254740990", 3, 9007199254740991},
+                /* none */
+                {"", 9, 7},
+                {"3", 9, 7},
+                {"-", 9, 7},
+                {"3-", 9, 7},
+                {"-17", 9, 7},
+                {"3-17x", 9, 7},
+                {"3--1", 9, 7},
+                {"3-9007199254740991", 9, 7},
+                {"33333333333333333333333333333333333333333333333333-1", 9, 7}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        request_t r = {.epoch = 9, .after = 7};
+        request_resume(&r, ROWS[i].id);
+        cr_expect(r.epoch == ROWS[i].epoch && r.after == ROWS[i].after, "%s", ROWS[i].id);
+    }
+}
+
 Test(request, lengths_are_bounded)
 {
     static char target[REQUEST_TARGET_MAX + 64];
