@@ -178,6 +178,12 @@ class Trial(inside.Trial):
         self.check("the process of the model holds the versions that are served, and no other",
                    self.held_by_ranks(), KEEP + 1)
 
+    def end(self):
+        """One process is asked to end, which ends its others: where these go first, it kills itself."""
+        self.stage.running[self.kind].terminate()
+        self.stage.running[self.kind].wait(PATIENCE)
+        super().end()
+
 
 def main():
     return inside.run(lambda *of: [Trial(*of, "sglang")],
