@@ -434,7 +434,11 @@ void plan_demote(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row) return;
-    if (row->fetch >= PLAN_FETCHING) to_tail(p, row->station);
+    if (row->fetch >= PLAN_FETCHING && p->is_begun) {
+        to_tail(p, row->station);
+        /* It fetches from those that come last, too, as it will in the next version. */
+        if (!plan_station_is_limited(row->station)) row->station->key.text[0] = '1';
+    }
     if (row->has != PLAN_WHOLE) return;
     row->is_demoted = true;
     tear(p, row);

@@ -185,7 +185,7 @@ void plan_done(plan_t *p, uint64_t token);
  * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
 /* Others got bad bytes from the member, or none, or got them too slowly: if it still fetches it goes on,
- * behind all others, and those that name it get other lists. */
+ * behind all others and from them, as it will in the next version, and those that name it get other lists. */
 void plan_demote(plan_t *p, uint64_t token);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */

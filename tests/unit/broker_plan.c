@@ -670,6 +670,33 @@ Test(plan_chain, one_that_is_demoted_goes_to_the_tail)
     cr_assert_str_eq(list_of(14), "11 9", "one that has all bytes serves where there is no other one");
 }
 
+/* So each uplink there carries the bytes once. */
+Test(plan_chain, one_that_is_demoted_goes_behind_those_that_came_last_before)
+{
+    plan_init(&P, 1, PLAN_CHAIN, 0);
+    plan_publisher(&P, PUBLISHER, 0);
+    for (uint64_t i = 0; i < 5; i++) {
+        char name[8] = {(char)('a' + i)};
+        cr_assert(plan_add(&P, &(plan_member_t){.token = 11 + i,
+                                                .name = name,
+                                                .zone = "",
+                                                .is_limited = i == 4,
+                                                .blamed_ms = i == 4 ? 7 : 0}));
+    }
+    begin();
+    cr_assert_str_eq(list_of(15), "14 13 12");
+    plan_demote(&P, 12);
+    plan_make(&P, 12, NULL, 0);
+    plan_demote(&P, 13);
+    plan_make(&P, 13, NULL, 0);
+    mend_all();
+    cr_assert_str_eq(list_of(12), "15 14 11");
+    cr_assert_str_eq(list_of(13), "12 15 14");
+    cr_assert_str_eq(list_of(14), "11 9");
+    made(20);
+    cr_assert_str_eq(list_of(20), "14 11", "one that joins is not behind them");
+}
+
 Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
 {
     wave(11, 16);
