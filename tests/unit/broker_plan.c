@@ -798,6 +798,42 @@ static void check_edges(const any_t *a)
 }
 
 /* 3,000 memberships, and what may happen to them. */
+/* The zone of a station, with its length. */
+static const char *zone_of(const plan_station_t *station, size_t *ret_bytes)
+{
+    const char *zone = station->key.text + 1;
+    *ret_bytes = (size_t)(strchr(zone, '\x01') - zone);
+    return zone;
+}
+
+/* Of members that are well, however many and from whatever zones: from each station the chain goes on in its
+ * own zone as long as there is one, and comes back to none. */
+Test(plan_any, each_zone_is_entered_once)
+{
+    for (uint64_t seed = 1; seed <= 1000; seed++) {
+        static any_t a;
+        open_any(&a, seed, PLAN_CHAIN, 0);
+        char left[MOST][8] = {0};
+        size_t left_count = 0, before_bytes = 0;
+        const char *before = NULL;
+        for (size_t i = 0; i < a.plan.station_count; i++) {
+            const plan_station_t *station = a.plan.chain[i];
+            if (plan_station_is_limited(station)) continue;
+            size_t bytes;
+            const char *zone = zone_of(station, &bytes);
+            for (size_t k = 0; k < left_count; k++)
+                cr_assert(strlen(left[k]) != bytes || memcmp(left[k], zone, bytes) != 0, "seed %llu",
+                          (unsigned long long)seed);
+            bool is_other = before && (before_bytes != bytes || memcmp(before, zone, bytes) != 0);
+            if (is_other) memcpy(left[left_count++], before, before_bytes);
+            before = zone;
+            before_bytes = bytes;
+        }
+        cr_assert_leq(left_count, 2);
+        plan_fini(&a.plan);
+    }
+}
+
 Test(plan_any, no_circle_and_a_source_for_all)
 {
     for (uint64_t seed = 1; seed <= 3000; seed++) {
