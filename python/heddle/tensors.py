@@ -49,6 +49,15 @@ def torch_dtype(name: str) -> Any:
 
 # -- in ------------------------------------------------------------------------------------------------------
 
+def torch_name(dtype: Any) -> str:
+    """safetensors' name of a torch type."""
+    found = _FROM_TORCH.get(str(dtype))
+    if found is None:
+        raise _native.error("usage", f"no version has tensors of {dtype}", expected="a type of safetensors",
+                            found=str(dtype), hint="cast them before publishing")
+    return found
+
+
 def is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -64,6 +64,7 @@ def _what_is_unknown() -> str | None:
 
 def register() -> None:
     """`vllm.general_plugins`.  May be called again, and never raises: vLLM would not start."""
+    _offer_backend()
     if _is_off or _is_registered():
         return
     try:
@@ -74,6 +75,20 @@ def register() -> None:
         why = f"{type(e).__name__}: {e}"
     if why is not None:
         _off(why)
+
+
+def _offer_backend() -> None:
+    """The backend `heddle` of vLLM's weight transfer (heddle.weight_transfer): its name, whether the plugin
+    is on or not.  Only a server with this backend imports the module.
+    """
+    try:
+        from vllm.distributed.weight_transfer import factory
+        for registry, name in ((factory.WeightTransferEngineFactory, "HeddleEngine"),
+                               (factory.WeightTransferTrainerFactory, "HeddleTrainerEngine")):
+            if "heddle" not in registry._registry:
+                registry.register_engine("heddle", "heddle.weight_transfer", name)
+    except Exception as e:              # a release without it, or with another one
+        _log.debug("heddle: vLLM %s takes no backend for weights: %s", release(), e)
 
 
 def _turn_on() -> None:

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full weights through vLLM's own weight transfer API, as its backend `heddle` (docs/weights.md).
+
+    trainer                                     each rank of the engine
+    trainer_init()      init {broker, adapter} ──►  a worker of the adapter
+    send_weights()      publish ── broker ──►       fetches once a host, verifies
+                        update {tag} ───────►       waits for that version, holds it
+                        finish(tag) ────────►       loads it into the model
+
+Nothing is written to the model before finish, and then only bytes whose digest was verified.  Until then the
+old weights answer, whatever becomes of the trainer, the broker or the version.
+
+vLLM imports this module where the backend is asked for; it is registered by heddle.vllm.plugin.
+"""
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    TrainerInitInfo,
+    TrainerWeightTransferEngine,
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from heddle import _native
+from heddle.admin import Admin
+from heddle.errors import HeddleError, NotFound
+from heddle.publisher import Publisher
+from heddle.slot import Slot
+from heddle.tensors import torch_name
+from heddle.worker import Worker
+
+__all__ = ["HeddleEngine", "HeddleInitInfo", "HeddleUpdateInfo", "HeddleTrainerEngine",
+           "HeddleTrainerInitInfo"]
+
+_LOOK_S = 0.25              # an event of the worker tells of most changes, and this of the rest
+_ENDED = ("failed", "superseded", "lost")
+
+
+@dataclass
+class HeddleInitInfo(WeightTransferInitInfo):           # type: ignore[misc]
+    """broker   of the ranks, "tcp://host:port[,...]"
+    adapter     which has the weights
+    timeout     seconds that init and update may wait for the broker, and for a version's bytes
+    """
+    broker: str
+    adapter: str
+    timeout: float = 300.0
+
+
+@dataclass
+class HeddleUpdateInfo(WeightTransferUpdateInfo):       # type: ignore[misc]
+    """tag   of a version that the broker has recorded: "base@7:3f9a1c20d4e1".  An older one is a way back."""
+    tag: str
+
+
+class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
+    """In each rank of vLLM.  vLLM itself refuses a second start, and an update or finish without one."""
+
+    init_info_cls = HeddleInitInfo
+    update_info_cls = HeddleUpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._info: HeddleInitInfo | None = None
+        self._worker: Worker | None = None
+        self._slot: Slot | None = None          # what finish will load
+
+    def init_transfer_engine(self, init_info: HeddleInitInfo) -> None:
+        """May be called again, by another trainer: with another broker or adapter the worker is another."""
+        if self._worker is not None and init_info == self._info:
+            return
+        self.shutdown()
+        worker = Worker(init_info.broker, [init_info.adapter], kinds=["tensors"], apply="auto")
+        try:
+            _wait_joined(worker, init_info)
+        except BaseException:
+            worker.close()
+            raise
+        self._worker, self._info = worker, init_info
+
+    def start_weight_update(self) -> None:
+        if self._worker is None:
+            raise RuntimeError("heddle: init_weight_transfer_engine comes before start_weight_update")
+        self._drop()                            # of an update that was never finished
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """vLLM's own asks for an accelerator."""
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: HeddleUpdateInfo) -> None:
+        """Holds the version; the model is as it was.  Raises where there is no such version, or it does not
+        come in time.
+        """
+        if self._worker is None or self._info is None:
+            raise RuntimeError("heddle: init_weight_transfer_engine comes before update_weights")
+        self._drop()
+        with _resident(self._worker, self._info, update_info.tag) as snapshot:
+            self._slot = snapshot.share()
+
+    def finish_weight_update(self) -> None:
+        """Loads what receive_weights holds; nothing where no update came."""
+        from vllm.model_executor.model_loader.reload import (
+            finalize_layerwise_reload,
+            initialize_layerwise_reload,
+        )
+        slot, self._slot = self._slot, None
+        if slot is None:
+            return
+        with slot:
+            tensors = slot.torch()              # private pages: a loader may write to what it is given
+            initialize_layerwise_reload(self.model)
+            try:
+                self.model.load_weights(iter(tensors.items()))
+            finally:
+                finalize_layerwise_reload(self.model, self.model_config)
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def shutdown(self) -> None:
+        """May be called twice.  The weights stay."""
+        self._drop()
+        worker, self._worker, self._info = self._worker, None, None
+        if worker is not None:
+            worker.close()
+
+    def _drop(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.close()
+
+    @staticmethod
+    def trainer_send_weights(*_: Any, **__: Any) -> None:
+        """Of releases before 0.31, where the trainer had no engine of its own."""
+        raise NotImplementedError("heddle: use HeddleTrainerEngine")
+
+
+def _wait_joined(worker: Worker, info: HeddleInitInfo) -> None:
+    """A trainer that publishes at once counts this worker."""
+    end = time.monotonic() + info.timeout
+    while worker.stats()["joined"] is None:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise _native.error("unavailable", "the broker has not admitted this worker", retriable=True,
+                                adapter=info.adapter, expected=f"a broker at {info.broker}",
+                                found=f"none within {info.timeout:g} s")
+        select.select([worker.fileno()], [], [], min(left, _LOOK_S))
+        for _ in worker.updates(timeout=0):     # only told: it serves by itself
+            pass
+
+
+def _resident(worker: Worker, info: HeddleInitInfo, tag: str) -> Any:
+    """A Snapshot of the version, whose bytes are here and verified.  What the broker does not know, or knows
+    to have ended, is an error at once.
+    """
+    with Admin(info.broker) as admin:
+        told = admin.versions(tag)[0]
+    if not tag.startswith(f"{info.adapter}@") or told.state in _ENDED:
+        raise _native.error("not_activatable", f"{tag} cannot be loaded", adapter=info.adapter,
+                            expected=f"a version of {info.adapter}, staged or served", found=told.state)
+    end = time.monotonic() + info.timeout
+    while True:
+        try:
+            return worker.acquire(info.adapter, told.version)
+        except NotFound:
+            left = end - time.monotonic()
+        if left <= 0:
+            raise _native.error("deadline", f"{tag} did not come within {info.timeout:g} s", phase="fetch",
+                                adapter=info.adapter, version=told.version, retriable=True,
+                                expected="a version that this worker has", found=told.state,
+                                hint=f"`heddle activate {tag}` brings a version back that is kept elsewhere")
+        for update in worker.updates(timeout=min(left, _LOOK_S)):
+            if update.phase == "failed" and update.version == told.version:
+                raise _failed(update)
+            break
+
+
+def _failed(update: Any) -> HeddleError:
+    return _native.error(update.code or "version_failed", update.message or f"{update.tag} failed",
+                         adapter=update.adapter, version=update.version, phase="fetch")
+
+
+@dataclass
+class HeddleTrainerInitInfo(TrainerInitInfo):           # type: ignore[misc]
+    """broker   of the trainer; and of the ranks, unless they have another address of it
+    adapter     to be written, for life of kind tensors
+    """
+    backend: ClassVar[str] = "heddle"
+    broker: str = "tcp://127.0.0.1:7700"
+    adapter: str = "base"
+    broker_of_ranks: str | None = None
+    timeout: float = 300.0
+
+
+class HeddleTrainerEngine(TrainerWeightTransferEngine):     # type: ignore[misc]
+    """On each rank of the trainer; the sender publishes and drives the engine by its client.
+
+    version   what the last send_weights published: a heddle.Version
+    """
+
+    init_info_cls = HeddleTrainerInitInfo
+
+    def __init__(self, *, client: Any, source: Any, info: HeddleTrainerInitInfo) -> None:
+        super().__init__(client=client, source=source, is_sender=info.is_sender)
+        self.version: Any = None
+        self._info = info
+        self._publisher = (Publisher(info.broker, info.adapter, kind="tensors", timeout=info.timeout)
+                           if info.is_sender else None)
+
+    @classmethod
+    def trainer_init(cls, init_info: HeddleTrainerInitInfo, *, client: Any,
+                     source: Any = None) -> HeddleTrainerEngine:
+        if source is None:
+            raise ValueError("heddle: the trainer's weights come from a WeightSource")
+        engine = cls(client=client, source=source, info=init_info)
+        if engine.is_sender:
+            try:
+                client.init_weight_transfer_engine({
+                    "broker": init_info.broker_of_ranks or init_info.broker, "adapter": init_info.adapter,
+                    "timeout": init_info.timeout})
+            except BaseException:
+                engine.shutdown()
+                raise
+        return engine
+
+    def send_weights(self) -> None:
+        """Returns when the engine answers with these weights.  Where it raises, the engine answers with those
+        before, or has not said which.
+        """
+        rows = [(meta.name, torch_name(meta.dtype), tuple(meta.shape)) for meta in _metadata(self.source)]
+        pairs = _pairs(self.source)
+        if self._publisher is None:             # materializing a tensor may take all ranks
+            for _ in pairs:
+                pass
+            return
+        self.version = version = self._publisher.publish_each(rows, pairs, deadline=self._info.timeout)
+        version.wait("staged", timeout=self._info.timeout)
+        self.client.start_weight_update()
+        self.client.update_weights({"tag": version.tag})
+        self.client.finish_weight_update(weight_version=version.tag)
+
+    def shutdown(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+
+
+def _metadata(source: Any) -> list[Any]:
+    """A method, and since vLLM 0.33 a property."""
+    found = source.metadata
+    return list(found() if callable(found) else found)
+
+
+def _pairs(source: Any) -> Iterator[tuple[str, Any]]:
+    """Iteration, and since vLLM 0.33 `iter_full`."""
+    whole = getattr(source, "iter_full", None)
+    return iter(whole() if whole is not None else source)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weights.py: vLLM's weight transfer with the backend `heddle`, over real HTTP.  Prints one line a check, and
+exits with 1 when one fails.
+
+Two servers, of two models with other weights; a trainer sends one of them the weights of the other one, and
+its own.  Then it must answer with the logprobs, bit for bit, of the server that loaded those weights from the
+files: also after a way back to an older tag, and with LoRA on.  What comes out of order is an error answer,
+and the weights stay."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import urllib.error
+
+from inside import plugin_site
+from stream import BIN, PATIENCE, ROOT, Failed, Stage, free_port, post, serve
+
+OPTIONS = ("--weight-transfer-config", '{"backend": "heddle"}')
+PROMPTS = ([1, 2, 3, 4], [17, 5, 99, 230, 8, 8])
+
+
+class Server:
+    def __init__(self, stage, models, name):
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        began = serve(stage, "vllm", _Base(models / name), port, *OPTIONS)
+        stage.running[name] = stage.running.pop("vllm")
+        print(f"vllm with {name}: up after {began:.0f} s", flush=True)
+
+    def answers(self):
+        """All that is computed from the weights, to the last bit that JSON shows."""
+        return [post(self.url + "/v1/completions",
+                     {"model": "base", "prompt": prompt, "max_tokens": 8, "temperature": 0,
+                      "ignore_eos": True, "logprobs": 5, "return_token_ids": True,
+                      "return_tokens_as_token_ids": True, "detokenize": False})["choices"][0]["logprobs"]
+                for prompt in PROMPTS]
+
+    def call(self, path, **body):
+        """The status."""
+        try:
+            post(f"{self.url}/{path}", body)
+        except urllib.error.HTTPError as e:
+            return e.code
+        return 200
+
+
+class _Base:
+    """serve() takes the folder above `base`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __truediv__(self, _):
+        return self.folder
+
+
+def send(stage, broker, url, *models):
+    stage.start("trainer", ROOT / "build/engines/vllm/bin/python", ROOT / "tests/engines/weights_trainer.py",
+                broker, url, *models)
+    tags = []
+    for _ in models:
+        line = stage.running["trainer"].stdout.readline().decode().strip()
+        if not line:
+            raise Failed(f"the trainer ended; its log ends:\n{stage.tail('trainer')}")
+        tags.append(line)
+    return tags
+
+
+def trial(stage, models):
+    stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--keep", "2", "--data",
+                stage.folder / "data")
+    broker = stage.line("broker")["endpoint"]
+    base, other = Server(stage, models, "base"), Server(stage, models, "next")
+    first, second = base.answers(), other.answers()
+    stage.check("the two models answer differently", first != second, True)
+
+    stage.check("an update before init", base.call("start_weight_update") >= 400, True)
+    tags = send(stage, broker, base.url, models / "next", models / "base", models / "next")
+    stage.check("bit for bit the model that was loaded from the files", base.answers() == second, True)
+    told = json.loads(subprocess.run([BIN / "heddle", "versions", tags[1], "--broker", broker, "-o", "json"],
+                                     capture_output=True, text=True, timeout=PATIENCE).stdout)
+    stage.check("as versions of kind tensors", told["versions"][0]["kind"], "tensors")
+
+    stage.check("a finish without a start", base.call("finish_weight_update") >= 400, True)
+    stage.check("an update without a start", base.call("update_weights", update_info={"tag": tags[0]}) >= 400,
+                True)
+    stage.check("a start", base.call("start_weight_update"), 200)
+    stage.check("a second start", base.call("start_weight_update") >= 400, True)
+    wrong = tags[1].rpartition(":")[0] + ":000000000000"
+    for what, tag in (("of another digest", wrong), ("that was never recorded", "weights@99"),
+                      ("of another adapter", "other@1")):
+        stage.check(f"a tag {what}", base.call("update_weights", update_info={"tag": tag}) >= 400, True)
+        stage.check("  and a new start", base.call("start_weight_update"), 200)
+    stage.check("the old weights answer meanwhile", base.answers() == second, True)
+
+    stage.check("an older tag", base.call("update_weights", update_info={"tag": tags[1]}), 200)
+    stage.end("trainer", 9)
+    stage.check("until finish, also when the trainer was killed", base.answers() == second, True)
+    stage.check("finish", base.call("finish_weight_update", weight_version=tags[1]), 200)
+    stage.check("is a way back, bit for bit", base.answers() == first, True)
+    for _ in range(2):
+        stage.check("a shutdown of the backend", base.call("shutdown_weight_transfer_engine"), 200)
+    stage.check("after it a start is an error", base.call("start_weight_update") >= 400, True)
+    stage.check("and the server answers", base.answers() == first, True)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="heddle-weights.") as folder:
+        stage, models = Stage(pathlib.Path(folder)), pathlib.Path(folder) / "models"
+        site = plugin_site(stage.folder)
+        os.environ.update(HEDDLE_KEYS=str(stage.folder / "keys"), PYTHONPATH=str(site),
+                          VLLM_SERVER_DEV_MODE="1", VLLM_PLUGINS="heddle")
+        subprocess.run([ROOT / "build/engines/common/bin/python", ROOT / "tests/engines/weights_model.py",
+                        models], check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            trial(stage, models)
+        except Failed as e:
+            stage.bad += 1
+            print(f"  FAIL  {e}", flush=True)
+        finally:
+            for name in list(stage.running):
+                stage.end(name)
+        if stage.bad and "HEDDLE_KEEP" in os.environ:
+            subprocess.run(["cp", "-r", folder, os.environ["HEDDLE_KEEP"]])
+    print(f"weights: {stage.good} good, {stage.bad} bad")
+    return 1 if stage.bad or not stage.good else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

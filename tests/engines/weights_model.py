@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weights_model.py FOLDER: two tiny Llamas of other weights, FOLDER/base and FOLDER/next, each in several
+safetensors files.  Runs in build/engines/common."""
+import os
+import pathlib
+import sys
+
+os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="2")
+
+
+def main() -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    config = LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, head_dim=32, vocab_size=512, max_position_embeddings=512)
+    for seed, name in enumerate(("base", "next")):
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(folder / name, max_shard_size="1MB")
+
+
+if __name__ == "__main__":
+    main()
