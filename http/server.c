@@ -95,6 +95,7 @@ struct server {
     int end_fd; /* readable: the thread ends */
     uint64_t last_ticket, sweep_us;
     client_t *clients;
+    bool has_closed; /* a connection; see sleep_ms */
     visit_t *waiting, *streams;
     int stream_count;
     bool is_ending;
@@ -567,6 +568,7 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
         if (c) DL_DELETE(s->clients, c);
         free(c);
         *context = NULL;
+        s->has_closed = true;
         return;
     }
     const union MHD_ConnectionInfo *info =
@@ -591,6 +593,8 @@ static void end_slow(server_t *s, uint64_t now)
 
 /* ---- the thread ---- */
 
+/* At its limit of connections libmicrohttpd does not listen, and begins again in the turn after one has
+ * closed: that turn must not wait for anything. */
 static int sleep_ms(const server_t *s)
 {
     MHD_UNSIGNED_LONG_LONG most = 0;
@@ -598,6 +602,7 @@ static int sleep_ms(const server_t *s)
     for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->due_us);
     bool is_due = MHD_get_timeout(s->daemon, &most) == MHD_YES;
     if (is_due) until = clock_earlier(until, now + most * 1000);
+    if (s->has_closed) return 0;
     if (until == CLOCK_NEVER) return -1;
     return until > now ? (int)((until - now + 999) / 1000) : 0;
 }
@@ -616,6 +621,7 @@ static void *run(void *self)
         end_late(s, now);
         feed_streams(s, now);
         end_slow(s, now);
+        s->has_closed = false;
         MHD_run(s->daemon);
     }
     /* A connection that waits has to go on before libmicrohttpd can end it. */
