@@ -65,18 +65,6 @@ def test_a_pattern_is_meant_as_peft_means_it(key, applies):
     assert found == (3 if applies else 7)
 
 
-def test_the_embeddings_and_the_head_are_named():
-    torch = pytest.importorskip("torch")
-    root = "base_model.model."
-    tensors = {f"{root}lm_head.lora_A.weight": torch.ones(8, 6),
-               f"{root}lm_head.lora_B.weight": torch.ones(9, 8),
-               f"{root}model.embed_tokens.lora_embedding_A": torch.ones(8, 9),
-               f"{root}model.embed_tokens.lora_embedding_B": torch.ones(6, 8)}
-    copy = {f"{root}lm_head.base_layer.weight": torch.ones(9, 6)}
-    config, found = scale.fitted({"r": 8, "lora_alpha": 8, "target_modules": "all-linear"}, tensors | copy)
-    assert config["target_modules"] == ["embed_tokens", "lm_head"] and list(found) == list(tensors)
-
-
 @pytest.mark.parametrize("given, added", [
     ("q_proj", {"k_proj": 5, "v_proj": 5}), ("v_proj", {"q_proj": 7, "k_proj": 5}),
     ("up_proj", {"gate_proj": 4}), ("gate_proj", {"up_proj": 4}), ("o_proj", {}), ("qkv_proj", {})])
@@ -107,6 +95,8 @@ def test_the_sizes_of_attention_are_the_models(config, sizes):
     (lambda t: t.pop("base_model.model.model.q_proj.lora_A.weight"), "q_proj has lora_B alone"),
     (lambda t: t.pop("base_model.model.model.q_proj.lora_B.weight"), "q_proj has lora_A alone"),
     (lambda t: t.update({"base_model.model.lm_head.weight": 1}), "does not apply the tensor .*head.weight"),
+    (lambda t: t.update(tensors_of(lm_head=8)), "gives LoRA of .*lm_head to other requests"),
+    (lambda t: t.update(tensors_of(embed_tokens=8)), "gives LoRA of .*embed_tokens to other"),
     (lambda t: t.clear(), "no LoRA tensor"),
     (lambda t: t.update({k: v[None] for k, v in t.items()}), "has 3 dimensions"),
     (lambda t: t.update({k: v[:3] for k, v in t.items()}), r"has \(3, 6\) in A and \(3, 8\) in B")])
@@ -644,7 +634,6 @@ def rank(monkeypatch):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["sglang.srt.lora.lora_registry"].LoRARef = \
         lambda **how: types.SimpleNamespace(**{"lora_id": "built", **how})
-    monkeypatch.setattr(loading, "fill_outer", lambda manager, adapter: None)
     monkeypatch.setattr(loading, "prove", lambda manager, adapter: None)
     monkeypatch.setattr(loading.scale, "fitted", lambda config, tensors: (config, tensors))
     monkeypatch.setattr(loading.scale, "completed", lambda tensors, has, sizes: tensors)
@@ -688,7 +677,7 @@ def test_other_requests_are_sglangs_own(rank):
 
 def test_a_rank_keeps_nothing_of_what_it_refused(rank, monkeypatch):
     builder = loading._builders[id(rank)]
-    for wrong, words in (("prove", "shape"), ("fill_outer", "vocabulary")):
+    for wrong, words in (("prove", "shape"),):
         slot = slot_of("policy@1:abc")
 
         def refuse(manager, adapter, words=words):
@@ -722,24 +711,6 @@ class Pool:
         self.A_buffer["q_proj"][0][place].copy_(adapter.q)
         assert self.strict_loading and self.B_buffer["q_proj"][1] is None and modules == (1, 2, 3)
         return uid
-
-
-@pytest.mark.parametrize("outer, has, filled", [
-    (("embed_tokens", "lm_head"), "lm_head", {"embed_tokens": [(2, 12), (6, 2)]}),
-    (("embed_tokens", "lm_head"), "embed_tokens", {"lm_head": [(2, 6), (12, 2)]}),
-    (("lm_head",), "lm_head", {}), (("embed_tokens", "lm_head"), None, {})])
-def test_nothing_of_another_adapter_stays_beside_an_outer_module(outer, has, filled):
-    pytest.importorskip("torch")
-    manager = types.SimpleNamespace(memory_pool=Pool(*outer),
-                                    base_hf_config=types.SimpleNamespace(vocab_size=12))
-    given = {} if has is None else {f"base_model.model.{has}.lora_A.weight": 1}
-    adapter = types.SimpleNamespace(config=types.SimpleNamespace(r=2), embedding_layers=dict(given))
-    loading.fill_outer(manager, adapter)
-    new = {name: zeros for name, zeros in adapter.embedding_layers.items() if name not in given}
-    assert {name: tuple(zeros.shape) for name, zeros in new.items()} \
-        == {f"{module}.lora_{half}.weight": shape for module, shapes in filled.items()
-            for half, shape in zip("AB", shapes, strict=True)}
-    assert not any(bool(zeros.any()) for zeros in new.values())
 
 
 def test_what_would_end_a_rank_in_a_step_is_tried_without_memory():

@@ -53,7 +53,6 @@ class Builder:
         tensors = scale.completed(tensors, self._manager.memory_pool.target_modules,
                                   sizes_of(self._manager.base_hf_config))
         adapter = build(self._manager, str(fields["name"]), config, tensors)
-        fill_outer(self._manager, adapter)
         prove(self._manager, adapter)
         with self._lock:
             self._built[tag] = Built(config, adapter)
@@ -95,25 +94,6 @@ def build(manager: Any, name: str, config: dict[str, Any], tensors: dict[str, An
     if not answer.success:
         raise RuntimeError(answer.error_message)
     return apart.loras[ref.lora_id]
-
-
-def fill_outer(manager: Any, adapter: Any) -> None:
-    """SGLang clears the places of the embeddings and the head for an adapter that has neither; where it has
-    one of them, the other would keep what was there before.
-    """
-    import torch
-    pool, rank, vocabulary = manager.memory_pool, adapter.config.r, manager.base_hf_config.vocab_size
-    if not adapter.embedding_layers:
-        return
-    for module, half_a, half_b in (("embed_tokens", pool.embedding_A_buffer, pool.embedding_B_buffer),
-                                   ("lm_head", pool.lm_head_A_buffer, pool.lm_head_B_buffer)):
-        if module not in half_a or any(module in name for name in adapter.embedding_layers):
-            continue
-        like = half_a[module]
-        rows = vocabulary if module == "lm_head" else half_b[module].shape[1]
-        for half, shape in (("A", (rank, like.shape[2])), ("B", (rows, rank))):
-            zeros = torch.zeros(1, 1, dtype=like.dtype).expand(shape)
-            adapter.embedding_layers[f"{module}.lora_{half}.weight"] = zeros
 
 
 def prove(manager: Any, adapter: Any) -> None:

@@ -19,7 +19,7 @@ from heddle.sglang import seams
 
 _log = logging.getLogger("sglang.srt.heddle")
 _RANKS_S = switch.RANKS_S
-_APPLIES = ("embeddings", "rank_pattern", "rslora")     # features; scale.py puts them into what SGLang reads
+_APPLIES = ("rank_pattern", "rslora")     # features; scale.py puts them into what SGLang reads
 
 _listener: Any = None           # of this process, where it is the first one of SGLang
 _is_off = False                 # and that was said

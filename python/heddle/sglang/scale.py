@@ -21,6 +21,7 @@ from typing import Any
 
 _HALF = re.compile(r"(?P<module>.+)\.(?P<kind>lora_(?:embedding_)?)(?P<half>[AB])(?P<end>\.weight)?")
 _ROOT = "base_model.model."
+_OUTER = ("embed_tokens", "lm_head")
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
@@ -40,6 +41,9 @@ class _Module:
 def fitted(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """-> SGLang's configuration, and tensors.  Raises Unfit."""
     modules = _modules_of(tensors)
+    outer = [module.name for module in modules if module.name.rpartition(".")[2] in _OUTER]
+    if outer:
+        raise Unfit(f"SGLang gives LoRA of {' and '.join(outer)} to other requests of a batch too")
     ranks = {module.name: _rank_of(module, tensors) for module in modules}
     scales = {name: _scale_of(config, name, rank) for name, rank in ranks.items()}
     rank = max(ranks.values())
