@@ -88,14 +88,11 @@ static const option_set_t SET = {
     1,
     CLI_EXITS
     ", another process holds the bytes and as many workers as --wait asks serve them; 1 the\n"
-    "version failed, or too many workers refused it; 3 there is no DIR or FILE; 4 unchanged, held, another "
-    "writer "
-    "(also\n"
-    "one that takes over during --stay), a lower step, or a request id of other bytes;\n"
+    "version failed, or too many workers refused it; 3 there is no DIR or FILE; 4 unchanged, held, another\n"
+    "writer (also one that takes over during --stay), a lower step, or a request id of other bytes;\n"
     "with --stay also 1 where the broker does not know the version any more (older data were put back);\n"
-    "5 the deadline ran out, or no worker came; 8 what is in the files is refused, or the adapter is of "
-    "another\n"
-    "kind.\n" CLI_EXITS_COMMON ".\n\n"
+    "5 the deadline ran out, or no worker came; 8 what is in the files is refused, or the adapter is of\n"
+    "another kind.\n" CLI_EXITS_COMMON ".\n\n"
     "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
     "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"

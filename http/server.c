@@ -498,6 +498,7 @@ static void begin(server_t *s, visit_t *v, const char *method)
         error_expected(&error, "none");
     }
     if (status != 200) settle_error(s, v, status, &error);
+    else if (s->is_ending) settle_busy(s, v);
     else if (wants_stream(v)) begin_stream(s, v);
     else if (!ask(s, v)) settle_busy(s, v);
     else {
@@ -624,7 +625,8 @@ static void *run(void *self)
         s->has_closed = false;
         MHD_run(s->daemon);
     }
-    /* A connection that waits has to go on before libmicrohttpd can end it. */
+    /* A connection that waits has to go on before libmicrohttpd can end it, and no other one may begin to. */
+    s->is_ending = true;
     while (s->waiting) {
         visit_t *v = s->waiting;
         settle_busy(s, v);
@@ -632,7 +634,6 @@ static void *run(void *self)
         go_on(v);
     }
     visit_t *v;
-    s->is_ending = true;
     DL_FOREACH(s->streams, v) go_on_stream(v);
     MHD_run(s->daemon);
     MHD_stop_daemon(s->daemon);

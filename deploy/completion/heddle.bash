@@ -177,6 +177,7 @@ _heddle() {
     pull:*) if [ $given = 0 ]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;
     verify:*) _heddle_refs REF ;;
     mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    publish:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
   esac
 }
 complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench mkadapter

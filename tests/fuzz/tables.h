@@ -73,7 +73,7 @@ static inline bool tables_build(const safetensors_t *table, const manifest_t *li
                            .layout = &layout,
                            .config = bytes_of("{}", 2),
                            .metadata = table->metadata,
-                           .kind = "lora",
+                           .kind = "tensors",
                            .features = "",
                            .payload = zeros};
     if (like) in.config = like->config, in.kind = like->kind, in.features = like->features;

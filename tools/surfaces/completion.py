@@ -83,7 +83,9 @@ def bash(tables, maker):
 """ for t in tables.values() if t.actions)
     actions += "".join(f"""    {t.command}:*) {bash_names(t)} ;;
 """ for t in tables.values() if first_name(t))
-    folders = "|".join(f"{t.command}:*" for t in every if FOLDERS & set(t.arguments) and not first_name(t))
+    others = [t for t in every if not first_name(t) and not t.actions]
+    folders, files = ("|".join(f"{t.command}:*" for t in others if of & set(t.arguments))
+                      for of in (FOLDERS, FILES))
     return f"""\
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
@@ -175,6 +177,7 @@ _heddle() {{
     help:*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)}' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
 {actions}    {folders}) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    {files}) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
   esac
 }}
 complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench {maker.program}
