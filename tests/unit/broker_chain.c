@@ -356,6 +356,11 @@ Test(chain, one_that_sent_wrong_bytes_to_two_is_a_leaf_from_then_on)
     blames(W4, R.tokens[W2], 0);
     cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 2);
     cr_assert_str_eq(relay_why("w2"), "it sent bytes with another digest to two other workers");
+    blames(W1, R.tokens[W2], 0);
+    blames(W2, R.tokens[W4], 0);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 2,
+                 "what is known is not said again, and it is not believed");
+    cr_assert_str_eq(relay_why("w4"), "");
     roll_out(4, 1, 1, 1);
     rig_pass(BLAME_MS);
     publish_next(2);
