@@ -313,14 +313,19 @@ static void tidy_roomy(plan_t *p)
     }
 }
 
+/* One that was put last is counted as before: it may have been blamed wrongly and take as much as any, and what
+ * is taken off a load is what was put on. */
+static bool takes_little(const plan_station_t *station)
+{
+    return plan_station_is_limited(station) && !station->is_put_last;
+}
+
 /* What the first source of a list sends, in halves of the chunks: its load.  A station with a limited rate
  * takes next to nothing from one without, and so does one that is stuck. */
 static uint32_t weight(const plan_t *p, const plan_row_t *row, const plan_row_t *source)
 {
     if (p->shape != PLAN_TWO_TREE) return 1;
-    if (row->fetch == PLAN_STUCK ||
-        (plan_station_is_limited(row->station) && !plan_station_is_limited(source->station)))
-        return 0;
+    if (row->fetch == PLAN_STUCK || (takes_little(row->station) && !takes_little(source->station))) return 0;
     return row->half ? 1 : PLAN_HALVES;
 }
 
@@ -437,7 +442,8 @@ void plan_demote(plan_t *p, uint64_t token)
     if (row->fetch >= PLAN_FETCHING && p->is_begun) {
         to_tail(p, row->station);
         /* It fetches from those that come last, too, as it will in the next version. */
-        if (!plan_station_is_limited(row->station)) row->station->key.text[0] = '1';
+        row->station->is_put_last |= !plan_station_is_limited(row->station);
+        if (row->station->is_put_last) row->station->key.text[0] = '1';
     }
     if (row->has != PLAN_WHOLE) return;
     row->is_demoted = true;

@@ -106,6 +106,7 @@ struct plan_station {
     plan_row_t **rows;
     size_t count, capacity; /* ascending by key */
     plan_station_t *next;   /* of plan_t.woken */
+    bool is_put_last;       /* its key says that it is limited, as it was demoted */
     bool is_listed;         /* there */
     bool is_roomy;          /* in plan_t.roomy */
     size_t number;          /* in the trees as they were laid, from 1; 0: it is not in them */
@@ -185,7 +186,8 @@ void plan_done(plan_t *p, uint64_t token);
  * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
 /* Others got bad bytes from the member, or none, or got them too slowly: if it still fetches it goes on,
- * behind all others and from them, as it will in the next version, and those that name it get other lists. */
+ * behind all others and in a chain from them, for the rest of this version, as it will in the next one, and
+ * those that name it get other lists.  In two trees it keeps its parents, whose uplinks are counted for it. */
 void plan_demote(plan_t *p, uint64_t token);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */

@@ -697,6 +697,20 @@ Test(plan_chain, one_that_is_demoted_goes_behind_those_that_came_last_before)
     cr_assert_str_eq(list_of(20), "14 11", "one that joins is not behind them");
 }
 
+/* Until the rollout begins the order is that of zones and names. */
+Test(plan_chain, one_that_is_demoted_before_the_rollout_begins_keeps_its_place)
+{
+    for (uint64_t token = 11; token <= 14; token++) cr_assert(add(token, 0));
+    cr_assert(plan_make(&P, 12, NULL, 0));
+    plan_demote(&P, 12);
+    for (size_t i = 0; i < P.station_count; i++) cr_assert_eq(plan_station_index(&P, P.chain[i]), i);
+    begin();
+    cr_assert_str_eq(list_of(13), "12 11 9");
+    plan_remove(&P, 12);
+    mend_all();
+    cr_assert_str_eq(list_of(14), "13 11 9");
+}
+
 Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
 {
     wave(11, 16);

@@ -116,6 +116,52 @@ Test(plan_trees, one_that_is_stuck_takes_no_room)
         cr_assert(token == 12 || plan_row(&P, token)->load <= 2, "%u", (unsigned)token);
 }
 
+/* How many lists for a half begin with the member. */
+static uint32_t first_of(uint64_t token)
+{
+    uint32_t lists = 0;
+    for (size_t i = 0; i < P.count; i++)
+        for (uint32_t half = 1; half <= 2 && P.rows[i]->fetch >= PLAN_FETCHING; half++) {
+            uint32_t count;
+            const uint64_t *tokens = list_for(P.rows[i], half, &count);
+            lists += count && tokens[0] == token;
+        }
+    return lists;
+}
+
+/* It may be well, and takes as much from its parents as any other one.  When all have the bytes none sends any. */
+Test(plan_trees, one_that_is_demoted_takes_the_room_that_it_took)
+{
+    wave(11, 17);
+    plan_demote(&P, 12);
+    cr_assert(plan_make(&P, 12, NULL, 0));
+    settle(&P);
+    cr_assert_eq(first_of(12), 0);
+    for (uint64_t token = 11; token <= 17; token++)
+        cr_assert_eq(plan_row(&P, token)->load, first_of(token), "%u", (unsigned)token);
+    for (uint64_t token = 11; token <= 17; token++) plan_have(&P, token, true, 0);
+    for (uint64_t token = 11; token <= 17; token++) cr_assert_not(plan_is_first(&P, token));
+}
+
+/* What limited ones had from it was counted as nothing. */
+Test(plan_trees, what_a_limited_one_has_from_one_that_is_demoted_is_no_load_of_others)
+{
+    for (uint64_t token = 11; token <= 13; token++) cr_assert(add(token, 0));
+    cr_assert(plan_add(&P, &(plan_member_t){.token = 20, .name = "x", .zone = "", .is_limited = true}));
+    begin();
+    for (uint64_t token = 11; token <= 13; token++) {
+        plan_demote(&P, token);
+        cr_assert(plan_make(&P, token, NULL, 0));
+        settle(&P);
+        for (uint64_t other = 11; other <= 13; other++) {
+            const plan_row_t *limited = plan_row(&P, 20);
+            uint32_t of_limited = (limited->source_count && limited->sources[0] == other) +
+                                  (limited->other_count && limited->others[0] == other);
+            cr_assert_eq(plan_row(&P, other)->load, first_of(other) - of_limited, "%u", (unsigned)other);
+        }
+    }
+}
+
 /* The root of a tree has lost the publisher: another one is nearest to it from now on, and the root has its
  * half from one that has room. */
 Test(plan_trees, a_root_without_the_publisher_goes_behind_all)
