@@ -4,11 +4,15 @@
     trainer                                     each rank of the engine
     trainer_init()      init {broker, adapter} ──►  a worker of the adapter
     send_weights()      publish ── broker ──►       fetches once a host, verifies
-                        update {tag} ───────►       waits for that version, holds it
+                        update {tag} ───────►       takes that version if it fits the model, holds it
+                        pause
                         finish(tag) ────────►       loads it into the model
+                        resume
 
-Nothing is written to the model before finish, and then only bytes whose digest was verified.  Until then the
-old weights answer, whatever becomes of the trainer, the broker or the version.
+Nothing is written to the model before finish, and then only bytes whose digest was verified, and which fit.
+Until then the old weights answer, whatever becomes of the trainer, the broker or the version.
+
+init and update are calls in vLLM's own loop: while they wait, the engine makes no step.
 
 vLLM imports this module where the backend is asked for; it is registered by heddle.vllm.plugin.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import select
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,6 +40,7 @@ from heddle.errors import HeddleError, NotFound
 from heddle.publisher import Publisher
 from heddle.slot import Slot
 from heddle.tensors import torch_name
+from heddle.vllm import reload
 from heddle.worker import Worker
 
 __all__ = ["HeddleEngine", "HeddleInitInfo", "HeddleUpdateInfo", "HeddleTrainerEngine",
@@ -42,17 +48,19 @@ __all__ = ["HeddleEngine", "HeddleInitInfo", "HeddleUpdateInfo", "HeddleTrainerE
 
 _LOOK_S = 0.25              # an event of the worker tells of most changes, and this of the rest
 _ENDED = ("failed", "superseded", "lost")
+_STALL_S = 5.0              # the trainer waits before, for as long as it wants
 
 
 @dataclass
 class HeddleInitInfo(WeightTransferInitInfo):           # type: ignore[misc]
     """broker   of the ranks, "tcp://host:port[,...]"
     adapter     which has the weights
-    timeout     seconds that init and update may wait for the broker, and for a version's bytes
+    timeout     seconds that init may wait for the broker, and update for a version; no request makes a step
+                meanwhile
     """
     broker: str
     adapter: str
-    timeout: float = 300.0
+    timeout: float = _STALL_S
 
 
 @dataclass
@@ -70,9 +78,11 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        _refuse_what_is_not_proven(self.vllm_config)
         self._info: HeddleInitInfo | None = None
         self._worker: Worker | None = None
         self._slot: Slot | None = None          # what finish will load
+        self._mixed_by: str | None = None       # the tag whose load broke; until another one is loaded whole
 
     def init_transfer_engine(self, init_info: HeddleInitInfo) -> None:
         """May be called again, by another trainer: with another broker or adapter the worker is another."""
@@ -97,33 +107,37 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: HeddleUpdateInfo) -> None:
-        """Holds the version; the model is as it was.  Raises where there is no such version, or it does not
-        come in time.
+        """Holds the version; the model is as it was.  Raises where there is no such version, it does not come
+        in time, or it does not fit the model.
         """
         if self._worker is None or self._info is None:
             raise RuntimeError("heddle: init_weight_transfer_engine comes before update_weights")
         self._drop()
         with _resident(self._worker, self._info, update_info.tag) as snapshot:
-            self._slot = snapshot.share()
+            slot = snapshot.share()
+        try:
+            reload.check(self.model, slot.tag, slot.torch())
+        except BaseException:
+            slot.close()
+            raise
+        self._slot = slot
 
     def finish_weight_update(self) -> None:
-        """Loads what receive_weights holds; nothing where no update came."""
-        from vllm.model_executor.model_loader.reload import (
-            finalize_layerwise_reload,
-            initialize_layerwise_reload,
-        )
-        slot, self._slot = self._slot, None
-        if slot is None:
+        """Loads what receive_weights holds; nothing where no update came.  Where it raises, vLLM's session is
+        open, and the version is held: the next finish loads it again.
+        """
+        if self._slot is None:
+            if self._mixed_by is not None:
+                raise _native.error("not_activatable", f"the weights are mixed: the load of {self._mixed_by} "
+                                    "broke", phase="activate", expected="an update before finish")
             return
-        with slot:
-            tensors = slot.torch()              # private pages: a loader may write to what it is given
-            initialize_layerwise_reload(self.model)
-            try:
-                self.model.load_weights(iter(tensors.items()))
-            finally:
-                finalize_layerwise_reload(self.model, self.model_config)
+        self._mixed_by = self._slot.tag
+        # private pages: a loader may write to what it is given
+        reload.load(self.model, self.model_config, self._slot.torch())
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
+        self._mixed_by = None
+        self._drop()
 
     def shutdown(self) -> None:
         """May be called twice.  The weights stay."""
@@ -141,6 +155,19 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
     def trainer_send_weights(*_: Any, **__: Any) -> None:
         """Of releases before 0.31, where the trainer had no engine of its own."""
         raise NotImplementedError("heddle: use HeddleTrainerEngine")
+
+
+def _refuse_what_is_not_proven(vllm_config: Any) -> None:
+    """An error of one rank leaves the answers of others to the next call: then a finish that failed at one
+    would be answered with what it said before.
+    """
+    parallel = vllm_config.parallel_config
+    ranks = parallel.world_size * parallel.data_parallel_size
+    if ranks != 1:
+        raise ValueError("heddle: the backend for weights takes one rank, without tensor, pipeline or data "
+                         f"parallelism, and this engine has {ranks}")
+    if vllm_config.quant_config is not None:
+        raise ValueError("heddle: the backend for weights takes no quantized model")
 
 
 def _wait_joined(worker: Worker, info: HeddleInitInfo) -> None:
@@ -161,15 +188,15 @@ def _resident(worker: Worker, info: HeddleInitInfo, tag: str) -> Any:
     """A Snapshot of the version, whose bytes are here and verified.  What the broker does not know, or knows
     to have ended, is an error at once.
     """
-    with Admin(info.broker) as admin:
+    end = time.monotonic() + info.timeout
+    with Admin(info.broker, timeout=info.timeout) as admin:
         told = admin.versions(tag)[0]
     if not tag.startswith(f"{info.adapter}@") or told.state in _ENDED:
         raise _native.error("not_activatable", f"{tag} cannot be loaded", adapter=info.adapter,
                             expected=f"a version of {info.adapter}, staged or served", found=told.state)
-    end = time.monotonic() + info.timeout
     while True:
         try:
-            return worker.acquire(info.adapter, told.version)
+            return _same(worker.acquire(info.adapter, told.version), told.tag)
         except NotFound:
             left = end - time.monotonic()
         if left <= 0:
@@ -183,6 +210,16 @@ def _resident(worker: Worker, info: HeddleInitInfo, tag: str) -> Any:
             break
 
 
+def _same(snapshot: Any, tag: str) -> Any:
+    """A broker that lost its data gives a number out again, and the worker may have the older one."""
+    if snapshot.tag != tag:
+        snapshot.release()
+        raise _native.error("not_activatable", f"this worker has other bytes under the number of {tag}",
+                            adapter=snapshot.adapter, version=snapshot.version, phase="fetch",
+                            expected=tag, found=snapshot.tag)
+    return snapshot
+
+
 def _failed(update: Any) -> HeddleError:
     return _native.error(update.code or "version_failed", update.message or f"{update.tag} failed",
                          adapter=update.adapter, version=update.version, phase="fetch")
@@ -190,14 +227,19 @@ def _failed(update: Any) -> HeddleError:
 
 @dataclass
 class HeddleTrainerInitInfo(TrainerInitInfo):           # type: ignore[misc]
-    """broker   of the trainer; and of the ranks, unless they have another address of it
-    adapter     to be written, for life of kind tensors
+    """broker           of the trainer; and of the engine, unless it has another address of it
+    adapter             to be written, for life of kind tensors
+    timeout             seconds of the trainer, for the broker, and until the engine has a version's bytes
+    timeout_of_ranks    seconds that the engine may stand still for init, and for update
+    pause               of requests under way, as vLLM's /pause has it: keep, wait or abort
     """
     backend: ClassVar[str] = "heddle"
     broker: str = "tcp://127.0.0.1:7700"
     adapter: str = "base"
     broker_of_ranks: str | None = None
     timeout: float = 300.0
+    timeout_of_ranks: float = _STALL_S
+    pause: str = "keep"
 
 
 class HeddleTrainerEngine(TrainerWeightTransferEngine):     # type: ignore[misc]
@@ -212,6 +254,7 @@ class HeddleTrainerEngine(TrainerWeightTransferEngine):     # type: ignore[misc]
         super().__init__(client=client, source=source, is_sender=info.is_sender)
         self.version: Any = None
         self._info = info
+        self._pauses = _pauses(client) if info.is_sender else None
         self._publisher = (Publisher(info.broker, info.adapter, kind="tensors", timeout=info.timeout)
                            if info.is_sender else None)
 
@@ -225,15 +268,16 @@ class HeddleTrainerEngine(TrainerWeightTransferEngine):     # type: ignore[misc]
             try:
                 client.init_weight_transfer_engine({
                     "broker": init_info.broker_of_ranks or init_info.broker, "adapter": init_info.adapter,
-                    "timeout": init_info.timeout})
+                    "timeout": init_info.timeout_of_ranks})
             except BaseException:
                 engine.shutdown()
                 raise
         return engine
 
     def send_weights(self) -> None:
-        """Returns when the engine answers with these weights.  Where it raises, the engine answers with those
-        before, or has not said which.
+        """Returns when the engine answers with these weights, and with no keys and values of those before.
+        Where it raises, the engine answers with those before; but where finish raised, it stays paused: its
+        weights may be mixed.
         """
         rows = [(meta.name, torch_name(meta.dtype), tuple(meta.shape)) for meta in _metadata(self.source)]
         pairs = _pairs(self.source)
@@ -245,12 +289,40 @@ class HeddleTrainerEngine(TrainerWeightTransferEngine):     # type: ignore[misc]
         version.wait("staged", timeout=self._info.timeout)
         self.client.start_weight_update()
         self.client.update_weights({"tag": version.tag})
+        assert self._pauses is not None
+        self._pauses.pause(self._info.pause)        # which clears the cache of prefixes
         self.client.finish_weight_update(weight_version=version.tag)
+        self._pauses.resume()
 
     def shutdown(self) -> None:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
+
+
+def _pauses(client: Any) -> Any:
+    """pause(mode) and resume(): of the client, or routes of the server where it is vLLM's own over HTTP."""
+    if all(callable(getattr(client, name, None)) for name in ("pause", "resume")):
+        return client
+    if isinstance(getattr(client, "base_url", None), str):
+        return _Routes(client)
+    raise ValueError("heddle: the client has no pause(mode) and resume(): without them the engine answers "
+                     "with keys and values of the weights before")
+
+
+class _Routes:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def pause(self, mode: str) -> None:
+        self._post(f"pause?mode={mode}")
+
+    def resume(self) -> None:
+        self._post("resume")
+
+    def _post(self, path: str) -> None:
+        request = urllib.request.Request(f"{self._client.base_url.rstrip('/')}/{path}", data=b"")
+        urllib.request.urlopen(request, timeout=self._client.timeout).close()
 
 
 def _metadata(source: Any) -> list[Any]:

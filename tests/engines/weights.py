@@ -4,21 +4,27 @@ exits with 1 when one fails.
 
 Two servers, of two models with other weights; a trainer sends one of them the weights of the other one, and
 its own.  Then it must answer with the logprobs, bit for bit, of the server that loaded those weights from the
-files: also after a way back to an older tag, and with LoRA on.  What comes out of order is an error answer,
-and the weights stay."""
+files: also after a way back to an older tag, with LoRA on, and for a prompt whose beginning was kept.  What
+comes out of order, and a version that does not fit the model, is an error answer, and the weights stay."""
+import concurrent.futures
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
+import urllib.request
 
 from inside import plugin_site
 from stream import BIN, PATIENCE, ROOT, Failed, Stage, free_port, post, serve
 
-OPTIONS = ("--weight-transfer-config", '{"backend": "heddle"}')
+BLOCK = 32                              # tokens: of what a server keeps of a prompt
+OPTIONS = ("--weight-transfer-config", '{"backend": "heddle"}', "--block-size", str(BLOCK))
 PROMPTS = ([1, 2, 3, 4], [17, 5, 99, 230, 8, 8])
+LONG = [(7 * n) % 500 for n in range(2 * BLOCK + 9)]
+UNDER_WAY = 200                         # tokens of a request that goes on across an update
 
 
 class Server:
@@ -31,11 +37,24 @@ class Server:
 
     def answers(self):
         """All that is computed from the weights, to the last bit that JSON shows."""
-        return [post(self.url + "/v1/completions",
-                     {"model": "base", "prompt": prompt, "max_tokens": 8, "temperature": 0,
-                      "ignore_eos": True, "logprobs": 5, "return_token_ids": True,
-                      "return_tokens_as_token_ids": True, "detokenize": False})["choices"][0]["logprobs"]
-                for prompt in PROMPTS]
+        return [self.answer(prompt)["logprobs"] for prompt in PROMPTS]
+
+    def answer(self, prompt, length=8):
+        return post(self.url + "/v1/completions",
+                    {"model": "base", "prompt": prompt, "max_tokens": length, "temperature": 0,
+                     "ignore_eos": True, "logprobs": 5, "return_token_ids": True,
+                     "return_tokens_as_token_ids": True, "detokenize": False})["choices"][0]
+
+    def counted(self, name):
+        """Of vLLM's metrics."""
+        with urllib.request.urlopen(self.url + "/metrics", timeout=PATIENCE) as answer:
+            return sum(float(line.split()[-1]) for line in answer
+                       if line.startswith(f"vllm:{name}{{".encode()))
+
+    def finish(self, tag):
+        """As send_weights does it."""
+        return (self.call("pause?mode=keep"), self.call("finish_weight_update", weight_version=tag),
+                self.call("resume"))
 
     def call(self, path, **body):
         """The status."""
@@ -68,6 +87,23 @@ def send(stage, broker, url, *models):
     return tags
 
 
+def misfits(broker, models):
+    """Versions that each miss one file of the model, and one of another shape; and what they are."""
+    files = sorted((models / "base").glob("*.safetensors"))
+    for missing in files:
+        yield f"{missing.name} forgotten", publish(broker, *(file for file in files if file != missing))
+    yield "other shapes", publish(broker, *sorted((models / "other").glob("*.safetensors")))
+
+
+def publish(broker, *files):
+    done = subprocess.run([BIN / "heddle", "publish", "--kind", "tensors", *files, "--adapter", "weights",
+                           "--broker", broker, "--takeover", "-o", "json"],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode:
+        raise Failed(f"publish ended with {done.returncode}: {done.stdout} {done.stderr}")
+    return json.loads(done.stdout)["tag"]
+
+
 def trial(stage, models):
     stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--keep", "2", "--data",
                 stage.folder / "data")
@@ -76,9 +112,14 @@ def trial(stage, models):
     first, second = base.answers(), other.answers()
     stage.check("the two models answer differently", first != second, True)
 
+    kept = [server.answer(LONG)["logprobs"] for server in (base, other)]    # each once: nothing was kept
+    base.answer(LONG)
+    stage.check("the beginning of a long prompt is kept", base.counted("prefix_cache_hits_total") > 0, True)
+
     stage.check("an update before init", base.call("start_weight_update") >= 400, True)
     tags = send(stage, broker, base.url, models / "next", models / "base", models / "next")
     stage.check("bit for bit the model that was loaded from the files", base.answers() == second, True)
+    stage.check("and nothing is kept of the weights before", base.answer(LONG)["logprobs"] == kept[1], True)
     told = json.loads(subprocess.run([BIN / "heddle", "versions", tags[1], "--broker", broker, "-o", "json"],
                                      capture_output=True, text=True, timeout=PATIENCE).stdout)
     stage.check("as versions of kind tensors", told["versions"][0]["kind"], "tensors")
@@ -98,8 +139,23 @@ def trial(stage, models):
     stage.check("an older tag", base.call("update_weights", update_info={"tag": tags[1]}), 200)
     stage.end("trainer", 9)
     stage.check("until finish, also when the trainer was killed", base.answers() == second, True)
-    stage.check("finish", base.call("finish_weight_update", weight_version=tags[1]), 200)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(base.answer, PROMPTS[0], UNDER_WAY)
+        end = time.monotonic() + PATIENCE
+        while base.counted("num_requests_running") == 0 and not under_way.done() and time.monotonic() < end:
+            time.sleep(0.01)
+        stage.check("pause, finish, resume", base.finish(tags[1]), (200, 200, 200))
+        stage.check("with a request under way, which goes on", len(under_way.result()["token_ids"]),
+                    UNDER_WAY)
     stage.check("is a way back, bit for bit", base.answers() == first, True)
+    stage.check("and nothing is kept of the weights before", base.answer(LONG)["logprobs"] == kept[0], True)
+
+    for what, tag in misfits(broker, models):
+        stage.check(f"a version with {what}: a start", base.call("start_weight_update"), 200)
+        stage.check("  no update", base.call("update_weights", update_info={"tag": tag}) >= 400, True)
+        stage.check("  and no finish", base.call("finish_weight_update", weight_version=tag) >= 400, True)
+        stage.check("  and the weights are whole", base.answers() == first, True)
+
     for _ in range(2):
         stage.check("a shutdown of the backend", base.call("shutdown_weight_transfer_engine"), 200)
     stage.check("after it a start is an error", base.call("start_weight_update") >= 400, True)

@@ -9,6 +9,7 @@ Installed beside vLLM, the package is found by its entry points `heddle` in `vll
     loading     in a rank: versions as directories of heddle://, put under vLLM's own loader
     leader      in the API server: the one Heddle worker of the engine
     answers     in the API server: which request uses which version
+    reload      of heddle.weight_transfer: full weights into the model of a rank
     offline     attach(): an engine without a server
 """
 from __future__ import annotations
