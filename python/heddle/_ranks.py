@@ -43,7 +43,9 @@ _BODY_MAX = 64 << 10
 _WORDS_MAX = 640                # as many as a rejected version takes along
 _HELLO_S = 5.0                  # a peer that has begun a frame has this long to end it
 ANSWER_S = 120.0                # a rank that answers later counts as gone
+CONNECT_S = 10.0                # the queue of the leader may be full, of processes of any user
 _CREDENTIALS = struct.Struct("=iII")
+_TIME = struct.Struct("@ll")
 
 
 def _strange(found: str) -> HeddleError:
@@ -208,16 +210,30 @@ def listen() -> Listener:
 
 
 def connect(name: str, hello: Mapping[str, Any]) -> Link:
-    """A rank's end.  `hello`: instance and rank, and what else the leader may want to know."""
+    """A rank's end.  `hello`: instance and rank, and what else the leader may want to know.  TimeoutError:
+    the leader's queue is full.  It takes none before its engine is up, and the engine waits for its ranks.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        # not settimeout: such a socket would not wait for a place in the queue
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(*_split(CONNECT_S)))
         connection.connect(b"\0" + name.encode())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(0, 0))
+    except BlockingIOError:
+        connection.close()
+        raise TimeoutError(f"for {CONNECT_S:g} s the rank link took no connection: its queue is full, of "
+                           "processes that are no ranks of this engine") from None
     except BaseException:
         connection.close()
         raise
     link = Link(connection)
     link.send(HELLO, **hello)
     return link
+
+
+def _split(seconds: float) -> tuple[int, int]:
+    """Into seconds and microseconds."""
+    return int(seconds), int(seconds % 1 * 1e6)
 
 
 class Refused(Exception):
@@ -329,7 +345,13 @@ def serve(link: Link, handler: Handler) -> None:
             tag = fields.pop("tag", None)
             if kind not in (STAGE, COMMIT, DROP) or not isinstance(tag, str):
                 raise _strange(f"kind {kind} about {tag!r}")
-            slot = link.receive_slot() if kind == STAGE else None
+            try:
+                slot = link.receive_slot() if kind == STAGE else None
+            except HeddleError as e:
+                if e.code != "no_memory":       # after it the next frame still comes
+                    raise
+                _say_no(link, tag, e)
+                continue
             try:
                 if slot is not None:
                     handler.stage(tag, slot, fields)
@@ -338,7 +360,11 @@ def serve(link: Link, handler: Handler) -> None:
                 else:
                     handler.drop(tag)
             except Exception as e:
-                words = " ".join(str(e).split()) or type(e).__name__
-                link.send(NO, tag=tag, words=words[:_WORDS_MAX])
+                _say_no(link, tag, e)
             else:
                 link.send(YES, tag=tag)
+
+
+def _say_no(link: Link, tag: str, why: Exception) -> None:
+    words = " ".join(str(why).split()) or type(why).__name__
+    link.send(NO, tag=tag, words=words[:_WORDS_MAX])

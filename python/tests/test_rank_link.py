@@ -6,6 +6,7 @@ import fcntl
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -252,6 +253,74 @@ def test_a_rank_ends_where_no_leader_speaks(sent, error):
         with pytest.raises(heddle.HeddleError, match=error):
             _ranks.serve(_ranks.Link(near), None)
     assert near.fileno() == -1
+
+
+class Notes:
+    def __init__(self):
+        self.staged, self.limit = [], None
+
+    def stage(self, tag, slot, fields):
+        slot.close()
+        self.staged.append(tag)
+
+    def drop(self, tag):
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limit)
+
+
+def test_a_rank_without_a_free_descriptor_says_no_and_goes_on():
+    near, far = socket.socketpair()
+    notes = Notes()
+    notes.limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with far:
+        for tag in ("first", "second"):
+            far.sendall(frame(_ranks.STAGE, {"tag": tag}))
+            with slot_of(tag) as slot:
+                slot.send(far)
+            if tag == "first":                  # the limit is as it was after it
+                far.sendall(frame(_ranks.DROP, {"tag": tag}))
+        far.shutdown(socket.SHUT_WR)
+        lowest = os.dup(near.fileno())          # no number below it is free
+        os.close(lowest)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, notes.limit[1]))
+            _ranks.serve(_ranks.Link(near), notes)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, notes.limit)
+        assert notes.staged == ["second"]
+        reader = _ranks.Link(far)
+        kind, fields = reader.receive()
+        assert (kind, fields["tag"]) == (_ranks.NO, "first") and "ulimit -n" in fields["words"]
+        assert [reader.receive()[0] for _ in range(2)] == [_ranks.YES] * 2
+
+
+def test_a_full_queue_does_not_hold_up_a_rank(listener, peers, monkeypatch):
+    monkeypatch.setattr(_ranks, "CONNECT_S", 0.2)
+    for _ in range(4096):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.setblocking(False)
+        peers.open.append(peer)
+        try:
+            peer.connect(b"\0" + listener.name.encode())
+        except BlockingIOError:
+            break
+    failed = []
+
+    def connect():
+        with pytest.raises(OSError) as e:
+            _ranks.connect(listener.name, {"instance": "abc", "rank": 0})
+        failed.append(str(e.value))
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert failed == ["for 0.2 s the rank link took no connection: its queue is full, of processes that are "
+                      "no ranks of this engine"]
+    peers.close()
+
+
+def test_a_connected_rank_may_wait_as_long_as_it_likes(listener):
+    link = _ranks.connect(listener.name, {"instance": "abc", "rank": 0})
+    assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16) == bytes(16)
+    link.close()
 
 
 def test_descriptors_beside_a_frame_do_not_stay_open():
