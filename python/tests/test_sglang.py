@@ -170,7 +170,8 @@ class Manager:
 
     def __init__(self, log):
         self.log, self.wrong = log, {}
-        self.lora_registry, self.lora_ref_cache = Registry(), {}
+        self.lora_registry, self.lora_ref_cache, self.pending_lora_unloads = Registry(), {}, {}
+        self.gate = None                        # an Event: the ranks answer no load before it is set
         self.server_args = types.SimpleNamespace(max_loaded_loras=None)
         self.leader = None
 
@@ -189,12 +190,19 @@ class Manager:
         if words:
             return LoRAUpdateOutput(False, words)
         assert request.load_format == "heddle" and request.serialized_named_tensors == [b""]
+        if request.lora_name in self.pending_lora_unloads:
+            return LoRAUpdateOutput(False, "an incomplete unload")
+        if self.gate is not None:
+            await self.gate.wait()
+            self.log.append(("loaded", request.lora_name))
         self.lora_registry.put(request.lora_name)
         self.lora_ref_cache[request.lora_name] = "__tensor__"
         return LoRAUpdateOutput(True)
 
     async def _unload(self, request):
         self._do("unload", request.lora_name)
+        if self.pending_lora_unloads.pop(request.lora_name, None):
+            return LoRAUpdateOutput(True)
         ref = self.lora_registry.refs.pop(request.lora_name)
         count = self.lora_registry._counters.pop(ref.lora_id).count
         assert count == 0, "SGLang would wait for it, with its lock held"
@@ -431,6 +439,76 @@ def test_what_sglang_has_evicted_is_loaded_again_for_a_request():
         await s.say("retired", 1)
         await until(lambda: s.log[-1] == ("DROP", "policy@1:abc"))
         assert ("unload", "policy@1") not in s.log, "SGLang has not got it"
+    play(story)
+
+
+def test_a_load_goes_on_without_the_request_that_began_it():
+    async def story(s):
+        await s.active(1, 2)
+        del s.registry.refs["policy@1"]
+        s.manager.gate = asyncio.Event()
+        first, second = (asyncio.create_task(s.ask("policy@1")) for _ in range(2))
+        await until(lambda: s.log[-1] == ("load", "policy@1"))
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        s.manager.gate.set()
+        obj = await second
+        assert s.log.count(("load", "policy@1")) == 2, "once, and again once for both"
+        assert obj.lora_id == s.registry.refs["policy@1"].lora_id
+        assert s.made.told_of(obj.lora_id) == "policy@1:abc" and not s.manager.lora_ref_cache
+        s.end(obj)
+    play(story)
+
+
+def test_a_version_that_is_loaded_for_none_does_not_leave_before():
+    async def story(s):
+        await s.active(1, 2)
+        del s.registry.refs["policy@1"]
+        s.manager.gate = asyncio.Event()
+        asked = asyncio.create_task(s.ask("policy@1"))
+        await until(lambda: s.log[-1] == ("load", "policy@1"))
+        asked.cancel()
+        await s.say("retired", 1)
+        await asyncio.sleep(0.02)
+        assert s.log[-1] == ("load", "policy@1")
+        s.manager.gate.set()
+        await until(lambda: s.log[-2:] == [("unload", "policy@1"), ("DROP", "policy@1:abc")])
+        assert "policy@1" not in s.registry.refs
+    play(story)
+
+
+def test_a_clients_adapter_is_loaded_to_the_end_too():
+    async def story(s):
+        ended, gate = [], asyncio.Event()
+
+        async def load(manager, obj):
+            await gate.wait()                   # the answer of the ranks, for which SGLang has one place
+            ended.append(obj.lora_name)
+            return LoRAUpdateOutput(True)
+        asked = asyncio.create_task(s.made.change(load, s.manager, Request("mine")))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        gate.set()
+        await until(lambda: ended == ["mine"])
+    play(story)
+
+
+def test_what_sglang_has_not_ended_to_unload_is_unloaded_first():
+    async def story(s):
+        await s.active(1, 2)
+        for how in ("load", "retire"):
+            s.registry.refs.pop("policy@1", None)
+            s.manager.pending_lora_unloads["policy@1"] = "id1"
+            if how == "load":
+                s.end(await s.ask("policy@1"))
+                assert s.log[-2:] == [("unload", "policy@1"), ("load", "policy@1")]
+            else:
+                await s.say("retired", 1)
+                await until(lambda: s.log[-2:] == [("unload", "policy@1"), ("DROP", "policy@1:abc")])
+            assert not s.manager.pending_lora_unloads
     play(story)
 
 
@@ -748,7 +826,7 @@ def server_of(**changes):
             "max_loras_per_batch": 2, "max_loaded_loras": None}
     registry = Registry()
     manager = types.SimpleNamespace(server_args=types.SimpleNamespace(**args), lora_registry=registry,
-                                    lora_ref_cache={}, served_model_name="base")
+                                    lora_ref_cache={}, pending_lora_unloads={}, served_model_name="base")
     for name, value in changes.items():
         if name == "loaded":
             registry.put(value)
@@ -768,7 +846,8 @@ def server_of(**changes):
     ({"loaded": "policy"}, "a,policy", "of the same name: policy"),
     ({"loaded": "miles_lora"}, "policy=miles_lora", "of the same name: miles_lora"),
     ({}, "base", "of the same name: base"), ({"lora_registry": None}, "policy", "has no lora_registry"),
-    ({"lora_ref_cache": None}, "policy", "has no lora_ref_cache")])
+    ({"lora_ref_cache": None}, "policy", "has no lora_ref_cache"),
+    ({"pending_lora_unloads": None}, "policy", "has no pending_lora_unloads")])
 def test_it_is_off_with_a_server_that_it_does_not_serve(monkeypatch, caplog, changes, adapters, words):
     monkeypatch.setenv("HEDDLE_ADAPTERS", adapters)
     monkeypatch.setattr(plugin, "_listener", _ranks.listen())

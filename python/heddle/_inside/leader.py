@@ -59,7 +59,7 @@ class Leader(Generic[V]):
         self._versions: dict[str, V] = {}               # by name
         self._active: dict[str, V | None] = dict.fromkeys(adapters)
         self._thread = ThreadPoolExecutor(1, "heddle-leader")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._moving = asyncio.Lock()           # a version comes into the ranks, or goes
         self._worker: Worker | None = None
         self._ended: str | None = None          # why no update comes any more
@@ -113,10 +113,11 @@ class Leader(Generic[V]):
         self._begin_serving()
         return worker
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _aside(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         bound = functools.partial(call, *args, **named)

@@ -8,6 +8,9 @@ the version that was active when it was let through, and SGLang counts it by tha
 A version that SGLang has evicted (--max-loaded-loras) is loaded again before a request that names it is let
 through.  Place for it is made here, of adapters that no request uses, or waited for: SGLang itself would wait
 for requests with its lock held, and one that is paused would hold up every load.
+
+What loads and unloads is a task of the leader's own.  The task of a request ends where its client hangs up,
+and SGLang would take the ranks' answer to it for that to the next load.
 """
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ class Leader(leader.Leader[Version]):
         self._manager = manager
         self._adapter_of = {name: adapter for adapter, given in names.items() for name in given}
         self._loading = asyncio.Lock()          # SGLang has one less, or one more
+        self._loads: dict[str, asyncio.Task[None]] = {}     # for requests, by the name of the version
         self._going: str | None = None          # what makes place; SGLang has it still
         self._own: list[Any] = []               # requests to SGLang that are the leader's
         self._ranks_count = len(ranks.hellos)
@@ -93,6 +97,7 @@ class Leader(leader.Leader[Version]):
         async with self._loading:
             if self._is_loaded(version):
                 return
+            await self._tidy_pending(version.name)
             await self._make_place()
             from sglang.srt.managers.io_struct import LoadLoRAAdapterFromTensorsReqInput
             request = LoadLoRAAdapterFromTensorsReqInput(
@@ -105,6 +110,31 @@ class Leader(leader.Leader[Version]):
             version.lora_id = self._id_of(version.name)
             if version.lora_id is None:
                 raise RuntimeError(f"SGLang has evicted {version.name} at once")
+
+    async def _load_for_requests(self, version: Version) -> None:
+        """All requests wait for the same load, and it ends without them too."""
+        if self._is_loaded(version):
+            return
+        load = self._loads.get(version.name)
+        if load is None:
+            load = self._loads[version.name] = self._begin(self._load(version))
+            load.add_done_callback(lambda done: self._loaded(version, done))
+        await asyncio.shield(load)
+
+    def _loaded(self, version: Version, load: asyncio.Task[None]) -> None:
+        del self._loads[version.name]
+        if not load.cancelled() and load.exception() is not None:
+            _log.warning("heddle: %s is not loaded again: %s", version.tag, load.exception())
+
+    async def _tidy_pending(self, name: str) -> None:
+        """What SGLang has begun to unload and not ended: it loads no adapter of that name before."""
+        if name not in self._manager.pending_lora_unloads:
+            return
+        try:
+            await self._unload_name(name)
+        except RuntimeError:                    # SGLang was at it, and has ended it
+            if name in self._manager.pending_lora_unloads:
+                raise
 
     async def _make_place(self) -> None:
         registry, most = self._manager.lora_registry, self._manager.server_args.max_loaded_loras
@@ -141,10 +171,15 @@ class Leader(leader.Leader[Version]):
 
     async def _unload(self, version: Version) -> None:
         """Where SGLang has it not, nothing is waited for."""
-        if self._id_of(version.name) is not None:
+        if self._is_held(version.name):
             async with self._loading:
                 if self._id_of(version.name) is not None:
                     await self._unload_name(version.name)
+                else:
+                    await self._tidy_pending(version.name)
+
+    def _is_held(self, name: str) -> bool:
+        return self._id_of(name) is not None or name in self._manager.pending_lora_unloads
 
     def _give_names(self, version: Version) -> Callable[[], None]:
         return lambda: None                     # requests are looked up in what the leader says is active
@@ -153,7 +188,8 @@ class Leader(leader.Leader[Version]):
         pass
 
     def _is_used(self, version: Version) -> bool:
-        return version.uses > 0 or self._count(self._id_of(version.name)) > 0
+        return (version.uses > 0 or version.name in self._loads
+                or self._count(self._id_of(version.name)) > 0)
 
     # -- names -----------------------------------------------------------------------------------------------
 
@@ -238,7 +274,7 @@ class Leader(leader.Leader[Version]):
     async def _load_again(self, versions: list[Version]) -> None:
         try:
             for version in versions:
-                await self._load(version)
+                await self._load_for_requests(version)
         except RuntimeError as e:
             raise ValueError(str(e)) from e     # an answer of SGLang's
 
@@ -253,10 +289,12 @@ class Leader(leader.Leader[Version]):
 
     async def change(self, original: Callable[..., Any], manager: Any, obj: Any, *args: Any,
                      **named: Any) -> Any:
-        """TokenizerManager.load_lora_adapter, load_lora_adapter_from_tensors and unload_lora_adapter."""
+        """TokenizerManager.load_lora_adapter, load_lora_adapter_from_tensors and unload_lora_adapter.  SGLang
+        loads a client's own adapter again in the task of a request too.
+        """
         is_own = any(obj is own for own in self._own)
         if is_own or not (self.is_ours(obj.lora_name) or getattr(obj, "load_format", None) == FORMAT):
-            return await original(manager, obj, *args, **named)
+            return await asyncio.shield(self._begin(original(manager, obj, *args, **named)))
         from sglang.srt.managers.io_struct import LoRAUpdateOutput
         return LoRAUpdateOutput(success=False, error_message=f"{obj.lora_name} is a name that Heddle gives: "
                                                              "its versions come and go by themselves")

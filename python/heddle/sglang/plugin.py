@@ -149,6 +149,7 @@ def _server_is_made(_: Any, global_state: Any) -> None:
 
 def _what_forbids(manager: Any) -> str | None:
     for owner, name in ((manager, "server_args"), (manager, "lora_registry"), (manager, "lora_ref_cache"),
+                        (manager, "pending_lora_unloads"),
                         (getattr(manager, "lora_registry", None), "_counters")):
         if not hasattr(owner, name):
             return f"SGLang {release()} is not as expected: {type(owner).__name__} has no {name}"
