@@ -107,6 +107,23 @@ def test_what_sglang_would_read_over_is_refused(change, words):
         scale.fitted({"r": 8, "lora_alpha": 8}, tensors)
 
 
+@pytest.mark.parametrize("path, fits", [
+    ("model.layers.1.self_attn.q_proj", True), ("model.layers.1.mlp.up_proj", True),
+    ("model.layers.1.mlp.down_proj", True), ("model.layers.2.mlp.down_proj", False),
+    ("model.layers.1.mlp.o_proj", False), ("visual.blocks.1.mlp.down_proj", False),
+    ("vision.encoder.layers.1.self_attn.q_proj", False), ("layers.1.self_attn.q_proj", False)])
+def test_what_the_model_has_no_place_for_is_refused(path, fits):
+    has = ["model.layers.1.self_attn.qkv_proj", "model.layers.1.mlp.gate_up_proj",
+           "model.layers.1.mlp.down_proj"]
+    tensors = {f"base_model.model.{path}.lora_{half}.weight": None for half in "AB"}
+    if fits:
+        scale.placed(tensors, has)
+        scale.placed(tensors, [path])           # a model that has them apart
+    else:
+        with pytest.raises(scale.Unfit, match=f"SGLang has no LoRA of {path} in this model"):
+            scale.placed(tensors, has)
+
+
 # -- the leader ----------------------------------------------------------------------------------------------
 
 @dataclass
@@ -714,11 +731,18 @@ def rank(monkeypatch):
         lambda **how: types.SimpleNamespace(**{"lora_id": "built", **how})
     monkeypatch.setattr(loading, "prove", lambda manager, adapter: None)
     monkeypatch.setattr(loading.scale, "fitted", lambda config, tensors: (config, tensors))
+    monkeypatch.setattr(loading.scale, "placed", lambda tensors, has: placed(tensors, has))
     monkeypatch.setattr(loading.scale, "completed", lambda tensors, has, sizes: tensors)
     monkeypatch.setattr(loading.Slot, "torch", lambda slot: f"tensors of {slot.tag}")
     manager = Rank(object())
     monkeypatch.setitem(loading._builders, id(manager), loading.Builder(manager))
     return manager
+
+
+def placed(tensors, has):
+    assert has == ["0"], "of all layers"
+    if tensors == "of a tower":
+        raise scale.Unfit("no place")
 
 
 def ask_rank(rank, tag, lora_id, load_format="heddle", original=None):
@@ -766,6 +790,9 @@ def test_a_rank_keeps_nothing_of_what_it_refused(rank, monkeypatch):
         assert slot.fd == -1 and not builder._built and list(rank.loras) == ["other"]
     monkeypatch.setattr(loading.Slot, "torch", lambda slot: "too large")
     with pytest.raises(RuntimeError, match="rank 64"):
+        builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1"})
+    monkeypatch.setattr(loading.Slot, "torch", lambda slot: "of a tower")
+    with pytest.raises(scale.Unfit, match="no place"):
         builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1"})
     builder = loading.Builder(Rank(object(), FusedMoEWithLoRA()))
     with pytest.raises(NotImplementedError, match="experts"):

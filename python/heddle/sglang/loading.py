@@ -50,6 +50,7 @@ class Builder:
                 raise NotImplementedError("the plugin was not proven with a model that has experts (MoE); "
                                           "the plug, `python -m heddle.engine`, serves it")
             config, tensors = scale.fitted(slot.config, slot.torch())
+        scale.placed(tensors, [path for layer in self._manager.lora_modules for path in layer])
         tensors = scale.completed(tensors, self._manager.memory_pool.target_modules,
                                   sizes_of(self._manager.base_hf_config))
         adapter = build(self._manager, str(fields["name"]), config, tensors)

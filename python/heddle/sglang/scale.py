@@ -112,6 +112,18 @@ def _filled(half: Any, dim: int, rank: int) -> Any:
     return found
 
 
+def placed(tensors: Mapping[str, Any], has: Collection[str]) -> None:
+    """`has`: the paths of the modules of the model that take LoRA, as SGLang names them.  Raises Unfit:
+    SGLang looks at the number of a layer and the end of a name alone.  It would drop a tensor of none of them
+    without a word, or put that of a tower into the layer of the language model that has the same number.
+    """
+    for module in _modules_of(tensors):
+        path, _, part = module.name.rpartition(".")
+        whole = next((whole for whole, parts in _FUSED.items() if part in parts), part)
+        if not {module.name, f"{path}.{whole}"} & set(has):
+            raise Unfit(f"SGLang has no LoRA of {module.name} in this model, and would not apply it")
+
+
 def completed(tensors: Mapping[str, Any], has: Collection[str], sizes: Mapping[str, int]) -> dict[str, Any]:
     """`has`: the modules of the model, by SGLang's names; `sizes`: what its q, k and v give, of all heads."""
     found = dict(tensors)
