@@ -77,7 +77,7 @@ class Engine:
         self.lora_id_counter = self.output_processor = self
         self.request_states = {}
         self.hellos, self.lost = [{"rank": 0, "pid": 1}], None
-        self.is_over = False
+        self.is_over, self.gate = False, None
 
     def inc(self, by):
         self._last += by
@@ -88,6 +88,12 @@ class Engine:
 
     async def remove_lora(self, number):
         self._do("remove_lora", number)
+
+    async def add_request(self, request_id, prompt, params, arrival_time, lora_request, priority=0):
+        self.log.append(("add_request", request_id, lora_request, priority))
+        if self.gate is not None:
+            await self.gate.wait()              # a prompt is tokenized
+        self.request_states[request_id] = types.SimpleNamespace(lora_request=lora_request)
 
     def stage(self, tag, slot, *, name, id):
         self._do("STAGE", tag, slot, name, id)
@@ -275,6 +281,53 @@ def test_a_version_may_come_back_while_it_leaves(comes):
         assert sum(entry[0] == "STAGE" for entry in engine.log) == 2, "the ranks have it"
         await active(say, 3)
         assert "policy@1" in engine.lora_requests, "it is kept, as any other"
+    play(story)
+
+
+def test_a_request_for_a_version_that_is_gone_is_an_error_of_that_request():
+    async def story(engine, made, say):
+        await active(say, 1)
+        stale = engine.lora_requests["policy@1"]
+        await engine.add_request("a", "text", 5, lora_request=stale, priority=3)
+        assert engine.log[-1] == ("add_request", "a", stale, 3)
+        await active(say, 2)
+        await say("retired", 1)
+        await engine.add_request("b", "text", 5, lora_request=stale)   # it leaves, and is there for the other
+        engine.request_states.clear()
+        await until(lambda: leave(engine, 1, 1))
+        before = list(engine.log)
+        for request in (stale, LoRARequest("mine", 5, "heddle://policy"),
+                        LoRARequest("x", 2, "heddle://x@1")):
+            with pytest.raises(LoRAAdapterNotFoundError):
+                await engine.add_request("c", "text", 5, lora_request=request)
+        await active(say, 1)
+        with pytest.raises(LoRAAdapterNotFoundError):   # of the number that it had
+            await engine.add_request("c", "text", 5, lora_request=stale)
+        assert "add_request" not in [entry[0] for entry in engine.log[len(before):]]
+        for request in (None, LoRARequest("other", 9, "/a/folder")):
+            await engine.add_request("d", "text", 5, lora_request=request)
+            assert engine.log[-1] == ("add_request", "d", request, 0)
+        engine.request_states.clear()
+    play(story)
+
+
+def test_a_version_does_not_leave_while_the_engine_takes_a_request():
+    async def story(engine, made, say):
+        await active(say, 1)
+        await active(say, 2)
+        engine.gate = asyncio.Event()
+        adding = asyncio.create_task(engine.add_request("a", "text", 5,
+                                                        lora_request=engine.lora_requests["policy@1"]))
+        await until(lambda: engine.log[-1][0] == "add_request")
+        await say("retired", 1)
+        await asyncio.sleep(0.02)
+        assert engine.log[-1][0] == "add_request"
+        engine.gate.set()
+        await adding
+        await asyncio.sleep(0.02)
+        assert engine.log[-1][0] == "add_request" and made.status()["requests"]["policy@1:abc"] == 0
+        engine.request_states.clear()
+        await until(lambda: leave(engine, 1, 1))
     play(story)
 
 

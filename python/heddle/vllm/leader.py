@@ -4,6 +4,9 @@
 A version that is decided goes into the engine with add_lora, which copies it into its place; then
 `policy@58` and `policy` are served.  What clients load by path goes through add_lora too:
 `heddle://policy@57` and `heddle://policy` are found here, and no rank is asked.
+
+A request that the engine gets for a version that is gone would end the engine in its step: between two turns
+of one that runs in the background nothing holds the version.  So add_request looks first.
 """
 from __future__ import annotations
 
@@ -39,10 +42,13 @@ class Leader(leader.Leader[Version]):
         super().__init__(ranks, adapters, open_worker, _log)
         self._models, self._engine = models, engine
         self._add = engine.add_lora             # vLLM's own
+        self._add_request = getattr(engine, "add_request", None)    # an engine without a server has not
 
     def _begin_serving(self) -> None:
         self._models.lora_requests = Requests(self._models.lora_requests, self._version_of)
         self._engine.add_lora = self._load_for_client
+        if self._add_request is not None:
+            self._engine.add_request = self._request
 
     def _new(self, update: Update) -> tuple[Version, Mapping[str, Any]]:
         from vllm.lora.request import LoRARequest
@@ -82,6 +88,32 @@ class Leader(leader.Leader[Version]):
                 or any(named.lora_path == path for named in self._models.lora_requests.values())
                 or any(state.lora_request is not None and state.lora_request.lora_path == path
                        for state in states))
+
+    # -- a request -------------------------------------------------------------------------------------------
+
+    async def _request(self, request_id: str, prompt: Any, params: Any, arrival_time: Any = None,
+                       lora_request: Any = None, *args: Any, **named: Any) -> Any:
+        """Instead of the engine's add_request.  What it raises is the answer of that request."""
+        assert self._add_request is not None
+        version = self._version_behind(lora_request)
+        if version is not None:
+            version.uses += 1                   # until request_states has it
+        try:
+            return await self._add_request(request_id, prompt, params, arrival_time, lora_request, *args,
+                                           **named)
+        finally:
+            if version is not None:
+                version.uses -= 1
+
+    def _version_behind(self, request: Any) -> Version | None:
+        """None: it is of no version."""
+        if request is None or not request.lora_path.startswith(SCHEME):
+            return None
+        version = self._versions.get(request.lora_path.removeprefix(SCHEME))
+        if version is None or version.request.lora_int_id != request.lora_int_id:   # or it came again
+            from vllm.lora.worker_manager import LoRAAdapterNotFoundError
+            raise LoRAAdapterNotFoundError(request.lora_name, request.lora_path)
+        return version
 
     # -- a client's name for it ------------------------------------------------------------------------------
 
