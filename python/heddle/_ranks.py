@@ -222,7 +222,7 @@ def connect(name: str, hello: Mapping[str, Any]) -> Link:
     except BlockingIOError:
         connection.close()
         raise TimeoutError(f"for {CONNECT_S:g} s the rank link took no connection: its queue is full, of "
-                           "processes that are no ranks of this engine") from None
+                           "processes that are not its ranks") from None
     except BaseException:
         connection.close()
         raise

@@ -313,7 +313,7 @@ def test_a_full_queue_does_not_hold_up_a_rank(listener, peers, monkeypatch):
     thread.start()
     thread.join(10)
     assert failed == ["for 0.2 s the rank link took no connection: its queue is full, of processes that are "
-                      "no ranks of this engine"]
+                      "not its ranks"]
     peers.close()
 
 
