@@ -32,8 +32,6 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define LEND_PIECES                                                                                          \
     128u /* the time of so many, where that is more: of a good source's bytes no more are lent */
 #define LEND_MAX_US 10000000u
-#define SILENT_US 100000u      /* until a piece is lent in place of a source that sends nothing */
-#define SILENT_PIECES 4u       /* the time of so many, where that is more */
 #define LEND_WORTH_US 1000000u /* left of the fetch, where a source that has all bytes is lent one */
 #define AT_ONCE 4u /* a source that has all bytes sends one so much sooner than the one before it */
 #define FASTER                                                                                               \
@@ -99,7 +97,6 @@ struct fetch {
     uint64_t need_us;    /* need_sources is not called before */
     uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
     uint64_t full_us;    /* this process may ask for no more, and tries again then; CLOCK_NEVER: it may */
-    uint64_t silent_us;  /* when a piece is lent, as the source that is asked sends nothing; CLOCK_NEVER */
     uint64_t end_us;     /* when the last pieces go to the source that has sent all others; CLOCK_NEVER */
     lending_t lending;
     piece_list_t lists[LISTS];
@@ -455,29 +452,6 @@ static void take_from_slow(fetch_t *f, known_t *s, uint64_t now_us)
     ask_source(f, s, now_us);
 }
 
-/* The time of a piece from this source: by its rate, or between its last two, as one that sends now and then,
- * and says BEAT meanwhile, has no rate, or one of moments.  It sends to the siblings of this fetch meanwhile:
- * a source that they load is not slow.  0: not known. */
-static double piece_us(const fetch_t *f, const known_t *s)
-{
-    double at_rate_us = s->rate ? f->piece_bytes * 1e6 / (double)s->rate : 0, each_us = (double)s->gap_us;
-    return (at_rate_us > each_us ? at_rate_us : each_us) / sharers(f, s->token);
-}
-
-/* When it has sent nothing for so long that another one may have what it lacks.  A fetch that has not begun
- * waits: its source may make memory. */
-static uint64_t silent_until(const fetch_t *f, const known_t *s)
-{
-    const lending_t *l = &f->lending;
-    bool is_alone = !f->ops.lend || f->order_count < 2;
-    if (is_alone || !f->good_count || s->state != SOURCE_LIVE || !f->lists[s - f->known].count)
-        return CLOCK_NEVER;
-    double pieces_us = SILENT_PIECES * piece_us(f, s);
-    uint64_t at = s->came_us + (pieces_us > SILENT_US ? (uint64_t)pieces_us : SILENT_US);
-    uint64_t due_us = l->state == LENDING_NONE ? l->due_us : l->lent_us + LEND_PAUSE_US;
-    return at > due_us ? at : due_us;
-}
-
 /* At most each half second. */
 static void need_sources(fetch_t *f, uint64_t now_us)
 {
@@ -510,7 +484,6 @@ static void go_on(fetch_t *f, uint64_t now_us)
     if (is_asked) take_from_slow(f, s, now_us);
     else f->end_us = CLOCK_NEVER;
     if (is_asked) f->all_bad_us = CLOCK_NEVER;
-    f->silent_us = is_asked ? silent_until(f, s) : CLOCK_NEVER;
     if (is_asked && s->state == SOURCE_LIVE) return;
     /* Where every listed source sent wrong bytes, another one may still come to hold the version. */
     bool is_all_bad = f->order_count > 0;
@@ -523,6 +496,15 @@ static void go_on(fetch_t *f, uint64_t now_us)
 }
 
 /* -- a slow source ---------------------------------------------------------------------------- */
+
+/* The time of a piece from this source: by its rate, or between its last two, as one that sends now and then,
+ * and says BEAT meanwhile, has no rate, or one of moments.  It sends to the siblings of this fetch meanwhile:
+ * a source that they load is not slow.  0: not known. */
+static double piece_us(const fetch_t *f, const known_t *s)
+{
+    double at_rate_us = s->rate ? f->piece_bytes * 1e6 / (double)s->rate : 0, each_us = (double)s->gap_us;
+    return (at_rate_us > each_us ? at_rate_us : each_us) / sharers(f, s->token);
+}
 
 static void lend_later(fetch_t *f, uint64_t now_us)
 {
@@ -537,20 +519,20 @@ static void lend_later(fetch_t *f, uint64_t now_us)
 }
 
 /* What is left of the fetch is worth a piece of the uplink of a source that has all bytes. */
-static bool is_worth_asking(const fetch_t *f, double each_us)
+static bool is_worth_asking(const fetch_t *f, const known_t *s)
 {
-    return (double)(f->count - f->good_count) * each_us >= LEND_WORTH_US;
+    return (double)(f->count - f->good_count) * piece_us(f, s) >= LEND_WORTH_US;
 }
 
 /* The next live source behind `s` in the list that may be lent a piece. */
-static known_t *next_to_lend(fetch_t *f, const known_t *s, double each_us, lend_t *ret_as)
+static known_t *next_to_lend(fetch_t *f, const known_t *s, lend_t *ret_as)
 {
     bool is_behind = false;
     for (unsigned i = 0; f->ops.lend && i < f->order_count; i++) {
         known_t *next = &f->known[f->order[i]];
         bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_slow && !next->bad_count;
         *ret_as = may_lend ? f->ops.lend(f->self, next->token) : LEND_NOT;
-        if (*ret_as == LEND_PARTIAL || (*ret_as == LEND_WHOLE && is_worth_asking(f, each_us))) return next;
+        if (*ret_as == LEND_PARTIAL || (*ret_as == LEND_WHOLE && is_worth_asking(f, s))) return next;
         is_behind |= next == s;
     }
     return NULL;
@@ -609,22 +591,6 @@ static bool lend_piece(fetch_t *f, known_t *other, uint32_t piece, uint64_t now_
     return true;
 }
 
-/* The first of what `other` may be lent in place of `s`, which sends one in `each_us`. */
-static void lend_one(fetch_t *f, const known_t *s, known_t *other, lend_t as, uint32_t piece, double each_us,
-                     uint64_t now_us)
-{
-    lending_t *l = &f->lending;
-    l->count = l->came_count = l->lender_count = 0;
-    l->tries++;
-    l->lender = s->token;
-    l->other = other->token;
-    l->as = as;
-    l->lent_us = now_us;
-    l->each_us = each_us;
-    l->good_count = f->good_count;
-    if (lend_piece(f, other, piece, now_us)) l->state = LENDING_ONE;
-}
-
 /* `from` has just delivered `piece`. */
 static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_us)
 {
@@ -634,10 +600,19 @@ static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_u
     const known_t *s = now_us < l->due_us ? NULL : choose(f, now_us);
     if (!s || s->state != SOURCE_LIVE || piece_us(f, s) <= 0) return;
     lend_t as = LEND_NOT;
-    known_t *other = next_to_lend(f, s, piece_us(f, s), &as);
+    known_t *other = next_to_lend(f, s, &as);
     if (as == LEND_PARTIAL && from != s) return;
     uint32_t far = other ? piece_to_lend(f, s, piece, other, as) : NO_PIECE;
-    if (far != NO_PIECE) lend_one(f, s, other, as, far, piece_us(f, s), now_us);
+    if (far == NO_PIECE) return;
+    l->count = l->came_count = l->lender_count = 0;
+    l->tries++;
+    l->lender = s->token;
+    l->other = other->token;
+    l->as = as;
+    l->lent_us = now_us;
+    l->each_us = piece_us(f, s);
+    l->good_count = f->good_count;
+    if (lend_piece(f, other, far, now_us)) l->state = LENDING_ONE;
 }
 
 /* A quarter of the lender's window, as far as the other one has room. */
@@ -671,11 +646,11 @@ static void lend_some(fetch_t *f, const known_t *lender, known_t *other, uint64_
 }
 
 /* A lent piece has come: so soon that the other source is far ahead, or faster than the lender. */
-static bool came_at_once(const fetch_t *f, uint64_t now_us)
+static bool came_at_once(const fetch_t *f, const known_t *lender, uint64_t now_us)
 {
     const lending_t *l = &f->lending;
     if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f, l->lender) / 4;
-    return (double)(now_us - l->lent_us) * AT_ONCE <= l->each_us;
+    return (double)(now_us - l->lent_us) * AT_ONCE <= piece_us(f, lender);
 }
 
 /* They came sooner than the lender's meanwhile, and than these came before: a new connection may take most of
@@ -694,7 +669,7 @@ static void compare(fetch_t *f, uint64_t now_us)
     known_t *lender = choose(f, now_us);
     int other = find(f, l->other);
     if (!lender || lender->token != l->lender || other < 0) l->state = LENDING_NONE;
-    else if (l->state == LENDING_ONE && came_at_once(f, now_us))
+    else if (l->state == LENDING_ONE && came_at_once(f, lender, now_us))
         lend_some(f, lender, &f->known[other], now_us);
     else if (l->state == LENDING_SOME && is_faster(l, now_us)) {
         lender->is_slow = true;
@@ -709,28 +684,12 @@ static void take_lent_back(fetch_t *f, uint64_t now_us)
     lending_t *l = &f->lending;
     for (uint32_t i = 0; i < l->count; i++) {
         uint32_t piece = l->pieces[i];
-        if (piece == NO_PIECE || f->where[piece] == LANDED || lent_at(f, piece) == LENT_MAX) continue;
+        if (piece == NO_PIECE || f->where[piece] == LANDED) continue;
         f->ops.drop_ask(f->self, l->asks[i]);
         if (f->known[f->where[piece]].state == SOURCE_LATE) take_back(f, piece, MOVED_LATE);
         else move_piece(f, piece, AGAIN);
     }
     lend_later(f, now_us);
-}
-
-/* The source that is asked sends nothing, whatever BEAT it says: it waits itself for bytes that another one
- * may have.  One of the last pieces is lent; to one that has all bytes not in the first second. */
-static void lend_of_silent(fetch_t *f, uint64_t now_us)
-{
-    lending_t *l = &f->lending;
-    if (l->state != LENDING_NONE) take_lent_back(f, now_us);
-    known_t *s = choose(f, now_us);
-    if (!s || silent_until(f, s) > now_us) return;
-    lend_t as = LEND_NOT;
-    double silent_us = (double)(now_us - s->came_us);
-    known_t *other = next_to_lend(f, s, silent_us < LEND_WORTH_US ? 0 : silent_us, &as);
-    uint32_t last = other && room(f, other) ? last_of(f, s) : NO_PIECE;
-    if (last != NO_PIECE) lend_one(f, s, other, as, last, silent_us, now_us);
-    if (l->state == LENDING_NONE) lend_later(f, now_us);
 }
 
 /* `s` has sent a piece, which may be one that was lent. */
@@ -762,7 +721,6 @@ static void follow_lending(fetch_t *f, const known_t *s, uint32_t piece, uint64_
 void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_us)
 {
     if (f->is_over) return;
-    const known_t *before = choose(f, now_us);
     for (unsigned i = 0; i < f->known_count; i++) f->known[i].listed = false;
     f->order_count = 0;
     for (int i = 0; i < count && f->order_count < FETCH_SOURCES_MAX; i++) {
@@ -778,9 +736,6 @@ void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_u
     for (unsigned i = 0; i < f->known_count; i++)
         if (!f->known[i].listed)
             drop_asks(f, i, 0, f->known[i].state == SOURCE_LATE ? MOVED_LATE : MOVED_GONE);
-    /* What was found out was of the one before. */
-    if (choose(f, now_us) != before && f->lending.state == LENDING_NONE)
-        f->lending = (lending_t){.pause_us = LEND_US, .tries = f->lending.tries};
     go_on(f, now_us);
 }
 
@@ -910,7 +865,6 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
         }
     }
     if (stood_still) need_sources(f, now_us);
-    if (!f->is_over && now_us >= f->silent_us) lend_of_silent(f, now_us);
     go_on(f, now_us);
 }
 
@@ -928,7 +882,7 @@ void fetch_cancel(fetch_t *f)
 uint64_t fetch_deadline(const fetch_t *f)
 {
     if (f->is_over) return CLOCK_NEVER;
-    uint64_t at = clock_earlier(clock_earlier(f->end_us, f->full_us), f->silent_us);
+    uint64_t at = clock_earlier(f->end_us, f->full_us);
     bool live = false;
     for (unsigned i = 0; i < f->order_count; i++) {
         const known_t *s = &f->known[f->order[i]];
@@ -1011,7 +965,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->piece_bytes = plan->piece_bytes;
     f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;
     if (f->window_count == 0) f->window_count = 1;
-    f->all_bad_us = f->end_us = f->full_us = f->silent_us = CLOCK_NEVER;
+    f->all_bad_us = f->end_us = f->full_us = CLOCK_NEVER;
     f->lending = (lending_t){.pause_us = LEND_US};
     f->good = (uint64_t *)(f + 1);
     f->ask = f->good + words;

@@ -17,7 +17,7 @@
  * which each fetch of this process that asks the same source has an equal part (ops.sharers), at least one
  * piece: what several of them ask of it together waits there no longer than what one asks alone.
  *
- * The deadline of a source follows its observed rate: window / rate, between 0.2 and 30 s, and 0.8 s
+ * The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and 30 s, and 0.8 s
  * until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for 12 s without one
  * (or the deadline).  A source that is late is not dead: its asks stand where they are until
  * another source can be asked, and its connection stays.  One ask stays open there while other pieces remain:
@@ -65,10 +65,6 @@
  * to it then, up to 8 or a quarter of the window, while the other one goes on.  If they all come before a
  * third as many from that one, and in a third of the time that it took for as many before, all asks move, and
  * that one is slow; if not, what has not come goes back.  The next piece is lent later.
- *
- * A source that sends nothing for 0.1 s, or for four times as long as a piece takes, waits itself for bytes
- * that another one may have, whatever BEAT it says.  Where the fetch has begun, one of the last pieces is
- * lent; to one that has all bytes after a second.  What does not come within a second goes back.
  *
  * At the end the source that is asked may be idle while others still owe pieces.  After twice the time that
  * it would need for them, it is asked for these pieces, and the others count as slow.

@@ -551,32 +551,6 @@ Test(fanout, those_that_were_slow_wait_for_none_that_is)
     }
 }
 
-/* Beside one that is slow another one is for a moment, and what is behind the slow one is blamed too.  They go on
- * behind all, also behind those that were slow before, and none waits for long behind the one that is. */
-Test(fanout, one_that_was_slow_for_a_moment_waits_for_none_that_is)
-{
-    wave_t wave = {.workers = RELAYS, .tensors = 512, .seed = 46, .shape = PLAN_CHAIN};
-    begin(wave);
-    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
-    for (uint32_t i = 0; i < 6; i++) {
-        actor_t *slow = workers[3 + 4 * (i / 2)], *moment = workers[i / 2];
-        uint64_t version = 2 + i;
-        bool is_known = i % 2;
-        mem_set_link(slow->t, (mem_link_t){RATE / 10, LATENCY_US});
-        if (!is_known) mem_set_link(moment->t, (mem_link_t){RATE / 10, LATENCY_US});
-        wave.seed++;
-        publish_next(wave);
-        world_run(w, 150 * MS);
-        mem_set_link(moment->t, LINK);
-        UNTIL(w, 40 * SECOND, all_hold_but(version, slow));
-        printf("%s is slow%s, %s was for a moment: %.3f M/B\n", slow->name, is_known ? ", as before" : "",
-               is_known ? "none" : moment->name, took());
-        cr_assert(took() <= (is_known ? 1.2 : 1.55), "%.3f beside %s", took(), slow->name);
-        mem_set_link(slow->t, LINK);
-        UNTIL(w, 20 * SECOND, world_all_active(w, version));
-    }
-}
-
 /* Of a large version a window has few chunks. */
 Test(fanout, a_slow_worker_is_left_where_chunks_are_large)
 {

@@ -990,16 +990,6 @@ Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fi
     for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_ASK);
 }
 
-/* It says nothing, and is late by its own deadline. */
-static void until_late(uint64_t token)
-{
-    for (int i = 0; i < 8 && !fetch_is_late(f, token); i++) {
-        now = fetch_deadline(f);
-        tick();
-    }
-    cr_assert(fetch_is_late(f, token));
-}
-
 /* What came meanwhile waits to be read: its sources have their time again. */
 Test(fetch, a_source_is_not_late_for_the_time_in_which_this_process_stood_still, .fini = stop)
 {
@@ -1010,14 +1000,16 @@ Test(fetch, a_source_is_not_late_for_the_time_in_which_this_process_stood_still,
     cr_assert_eq(acts[0].kind, FA_NEED_SOURCES, "others may be better by now");
     cr_assert_not(fetch_is_late(f, 1));
     good(0, 1);
-    until_late(1);
+    now = fetch_deadline(f);
+    tick();
+    cr_assert(fetch_is_late(f, 1), "and is late when it says nothing after that");
 }
 
 /* As where the machine is overloaded: the broker has named other sources a moment ago. */
 Test(fetch, one_that_stands_still_again_needs_no_sources_at_once, .fini = stop)
 {
     start_with((fetch_plan_t){.count = 40});
-    sources(1, (uint64_t[]){1});
+    sources(2, (uint64_t[]){1, 2});
     for (uint32_t p = 0; p < 4; p++) {
         now += 10 * MS;
         good(p, 1);
@@ -1580,7 +1572,9 @@ static void ask_both(void)
         now += 20 * MS;
         good(p, 1);
     }
-    until_late(1);
+    now = fetch_deadline(f);
+    tick();
+    cr_assert(fetch_is_late(f, 1));
     beat(1);
 }
 
@@ -1618,102 +1612,6 @@ Test(fetch, at_the_end_a_source_that_is_well_keeps_its_asks, .fini = stop_slow)
     cr_assert_eq(acts[act_count - 1].kind, FA_DONE);
     cr_assert_eq(moved_count(), moved);
     cr_assert_eq(blamed_slow(2), 0);
-}
-
-/* Source 1 has sent one piece, and from then on says BEAT alone. */
-static void begin_silent(uint64_t partial, uint64_t whole)
-{
-    begin_slow(partial);
-    wholes = whole;
-    now += 2 * MS;
-    good(0, 1);
-}
-
-static void beats_for(uint64_t us)
-{
-    for (uint64_t end_us = now + us; now < end_us;) {
-        now += 10 * MS;
-        beat(1);
-        tick();
-        if (act_count) return;
-    }
-}
-
-Test(fetch, a_source_that_only_beats_is_left_for_one_that_has_more, .fini = stop_slow)
-{
-    begin_silent(1 << 2, 0);
-    beats_for(90 * MS);
-    cr_assert_eq(lent_to(2), NO, "not yet");
-    beats_for(20 * MS);
-    uint32_t some[16], lent = lent_to(2);
-    cr_assert_eq(lent, 16, "the last one that is open");
-    now += 2 * MS;
-    good(lent, 2);
-    uint32_t count = lent_some(2, some);
-    cr_assert_eq(count, 4);
-    for (uint32_t i = 0; i < count; i++) good(some[i], 2);
-    cr_assert(was_left(1));
-    cr_assert_eq(blamed_slow(1), 1);
-}
-
-/* It waits as the first one does; the next one may have what both lack. */
-Test(fetch, what_is_lent_of_a_silent_source_and_does_not_come_goes_back, .fini = stop_slow)
-{
-    begin_silent(1 << 2, 0);
-    beats_for(110 * MS);
-    uint32_t lent = lent_to(2);
-    cr_assert_neq(lent, NO);
-    beat(2);
-    for (int i = 0; i < 99; i++) {
-        now += 10 * MS;
-        beat(1);
-        beat(2);
-        cr_assert_eq(tick(), 0);
-    }
-    now += 10 * MS;
-    tick();
-    cr_assert(acts[0].kind == FA_DROP_ASK && acts[0].piece == lent && acts[0].token == 2);
-    good_of_first();
-    cr_assert(acts[0].kind == FA_ASK && acts[0].piece == lent && acts[0].token == 1);
-    cr_assert_eq(moved_count(), 0);
-}
-
-/* The publisher's uplink carries the bytes once, also where the one before stands still for a moment. */
-Test(fetch, one_that_has_all_is_asked_in_place_of_a_silent_one_after_a_second, .fini = stop_slow)
-{
-    begin_silent(0, 1 << 2);
-    beats_for(SECOND - 10 * MS);
-    cr_assert_eq(lent_to(2), NO);
-    beats_for(2 * SECOND);
-    cr_assert_neq(lent_to(2), NO);
-}
-
-/* A source that has sent nothing yet may make memory. */
-Test(fetch, before_the_first_piece_nothing_is_lent_of_a_silent_source, .fini = stop_slow)
-{
-    begin_slow(1 << 2);
-    beats_for(20 * SECOND);
-    cr_assert_eq(act_count, 0);
-}
-
-/* A new list begins with another source: of that one nothing is known, and a piece is lent as soon as at first. */
-Test(fetch, a_new_list_begins_lending_anew, .fini = stop_slow)
-{
-    begin_slow(1 << 2 | 1 << 4);
-    lends();
-    for (int i = 0; i < 4; i++) good_of_first();
-    cr_assert(acts[0].kind == FA_DROP_ASK && acts[0].token == 2, "it has no more than the first one");
-    sources(2, (uint64_t[]){3, 4});
-    uint32_t lent = 0;
-    for (int i = 0; i < 4; i++) {
-        uint32_t p = 0;
-        uint64_t from = 0;
-        while (fetch_piece(f, p, &from) != PIECE_ASKED || from != 3) p++;
-        now += 20 * MS;
-        good(p, 3);
-        for (int k = 0; k < act_count; k++) lent += acts[k].kind == FA_ASK && acts[k].token == 4;
-    }
-    cr_assert_eq(lent, 1);
 }
 
 /* -- whole fetches ---------------------------------------------------------------------------- */
