@@ -641,7 +641,7 @@ static void lend_some(fetch_t *f, const known_t *lender, known_t *other, uint64_
         piece = next;
     }
     l->lent_us = now_us;
-    if (l->count && l->count == count) l->state = LENDING_SOME;
+    if (l->count) l->state = LENDING_SOME;
     else lend_later(f, now_us);
 }
 

@@ -1614,6 +1614,27 @@ Test(fetch, at_the_end_a_source_that_is_well_keeps_its_asks, .fini = stop_slow)
     cr_assert_eq(blamed_slow(2), 0);
 }
 
+/* Of three pieces that are left one can be lent beside the first one, which then sends. */
+Test(fetch, what_is_lent_at_the_end_goes_back_too, .fini = stop_slow)
+{
+    sharer_count = 8;
+    shared = 1;
+    begin_whole(5);
+    for (uint32_t p = 0; p < 2; p++) {
+        now += 3 * SECOND;
+        good(p, 1);
+    }
+    cr_assert_eq(lent_to(2), 3);
+    now += MS;
+    good(3, 2);
+    cr_assert_eq(fetch_piece(f, 4, NULL), PIECE_ASKED);
+    good(2, 1);
+    cr_assert(acts[0].kind == FA_DROP_ASK && acts[0].piece == 4 && acts[0].token == 2);
+    cr_assert(acts[1].kind == FA_ASK && acts[1].piece == 4 && acts[1].token == 1);
+    sharer_count = 1;
+    shared = 0;
+}
+
 /* -- whole fetches ---------------------------------------------------------------------------- */
 
 static uint64_t rng;
