@@ -313,8 +313,8 @@ static void tidy_roomy(plan_t *p)
     }
 }
 
-/* One that was put last is counted as before: it may have been blamed wrongly and take as much as any, and what
- * is taken off a load is what was put on. */
+/* One that was put last is counted as before: it may have been blamed wrongly and take as much as any, and
+ * what is taken off a load is what was put on. */
 static bool takes_little(const plan_station_t *station)
 {
     return plan_station_is_limited(station) && !station->is_put_last;

@@ -143,25 +143,6 @@ Test(plan_trees, one_that_is_demoted_takes_the_room_that_it_took)
     for (uint64_t token = 11; token <= 17; token++) cr_assert_not(plan_is_first(&P, token));
 }
 
-/* What limited ones had from it was counted as nothing. */
-Test(plan_trees, what_a_limited_one_has_from_one_that_is_demoted_is_no_load_of_others)
-{
-    for (uint64_t token = 11; token <= 13; token++) cr_assert(add(token, 0));
-    cr_assert(plan_add(&P, &(plan_member_t){.token = 20, .name = "x", .zone = "", .is_limited = true}));
-    begin();
-    for (uint64_t token = 11; token <= 13; token++) {
-        plan_demote(&P, token);
-        cr_assert(plan_make(&P, token, NULL, 0));
-        settle(&P);
-        for (uint64_t other = 11; other <= 13; other++) {
-            const plan_row_t *limited = plan_row(&P, 20);
-            uint32_t of_limited = (limited->source_count && limited->sources[0] == other) +
-                                  (limited->other_count && limited->others[0] == other);
-            cr_assert_eq(plan_row(&P, other)->load, first_of(other) - of_limited, "%u", (unsigned)other);
-        }
-    }
-}
-
 /* The root of a tree has lost the publisher: another one is nearest to it from now on, and the root has its
  * half from one that has room. */
 Test(plan_trees, a_root_without_the_publisher_goes_behind_all)
