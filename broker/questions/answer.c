@@ -264,6 +264,27 @@ static int answer_events(const answer_view_t *b, const msg_query_t *q, answer_pa
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
+int answer_check_tag(const registry_t *registry, const msg_query_t *q, heddle_error_t *error)
+{
+    const adapter_row_t *a = q->version && q->name ? registry_adapter(registry, q->name) : NULL;
+    const version_row_t *v = a ? registry_version(a, q->version) : NULL;
+    char head[DIGEST_HEAD + 1], tag[HEDDLE_TAG_TEXT];
+    if (!v || !q->digest_head || !*q->digest_head) return HEDDLE_OK;
+    digest_head(&v->digest, head);
+    if (!strcmp(head, q->digest_head)) return HEDDLE_OK;
+    tag_text(a->name, v->version, &v->digest, tag);
+    error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no version %s@%llu:%s: %s@%llu has another digest",
+               a->name, (unsigned long long)v->version, q->digest_head, a->name,
+               (unsigned long long)v->version);
+    error_where(error, a->name, v->version, NULL, NULL);
+    error_expected(error, "%s@%llu:%s", a->name, (unsigned long long)v->version, q->digest_head);
+    error_found(error, "%s", tag);
+    error_hint(error,
+               "the tag is of another broker's data, or mistyped: `heddle versions %.128s` has the digests",
+               a->name);
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
 /* The table of answers.  Questions that wait are answered in query.c. */
 int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret_page, heddle_error_t *error)
 {
@@ -273,6 +294,7 @@ int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret
     } PAGES[] = {{"status", answer_status},   {"adapters", answer_adapters}, {"versions", answer_versions},
                  {"workers", answer_workers}, {"events", answer_events},     {"keys", answer_keys}};
     answer_page_t page = {0};
+    if (answer_check_tag(b->registry, q, error)) return error->code;
     for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
         if (!q->op || strcmp(q->op, PAGES[i].op) != 0) continue;
         int rc = PAGES[i].page(b, q, &page, error);

@@ -69,7 +69,12 @@ typedef struct {
 
 /* status adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body
  * (json_decref).
- * NOT_FOUND: no such adapter, version or worker · USAGE: no such question · NO_MEMORY. */
+ * NOT_FOUND: no such adapter, version or worker, or a tag of another digest · USAGE: no such question
+ * · NO_MEMORY. */
 int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret_page, heddle_error_t *error);
+/* For questions that no page answers: a tag names a version by number and digest, and a version of that
+ * number with another digest is NOT_FOUND.  A version that is unknown here is OK: each question answers that
+ * itself. */
+int answer_check_tag(const registry_t *registry, const msg_query_t *q, heddle_error_t *error);
 
 #endif

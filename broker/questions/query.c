@@ -391,29 +391,6 @@ static void ask_events(const call_t *c)
     error_text(row->worker, sizeof row->worker, q->worker ? q->worker : "");
 }
 
-/* A tag names a version by number and digest.  A version of that number with another digest is not the one
- * that is meant.  A version that is unknown here is answered by each question itself. */
-static int check_head(const broker_t *b, const msg_query_t *q, heddle_error_t *error)
-{
-    const adapter_row_t *a = q->version && q->name ? registry_adapter(&b->registry, q->name) : NULL;
-    const version_row_t *v = a ? registry_version(a, q->version) : NULL;
-    char head[DIGEST_HEAD + 1], tag[HEDDLE_TAG_TEXT];
-    if (!v || !q->digest_head || !*q->digest_head) return HEDDLE_OK;
-    digest_head(&v->digest, head);
-    if (!strcmp(head, q->digest_head)) return HEDDLE_OK;
-    tag_text(a->name, v->version, &v->digest, tag);
-    error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no version %s@%llu:%s: %s@%llu has another digest",
-               a->name, (unsigned long long)v->version, q->digest_head, a->name,
-               (unsigned long long)v->version);
-    error_where(error, a->name, v->version, NULL, NULL);
-    error_expected(error, "%s@%llu:%s", a->name, (unsigned long long)v->version, q->digest_head);
-    error_found(error, "%s", tag);
-    error_hint(error,
-               "the tag is of another broker's data, or mistyped: `heddle versions %.128s` has the digests",
-               a->name);
-    return HEDDLE_ERR_NOT_FOUND;
-}
-
 /* A publisher that has missed reports of a version asks for the last one. */
 static void answer_rollout(const call_t *c)
 {
@@ -433,7 +410,7 @@ void on_query(const call_t *c)
 {
     const char *op = c->m->query.op;
     heddle_error_t error;
-    if (check_head(c->b, &c->m->query, &error)) broker_refuse(c, &error, 0);
+    if (answer_check_tag(&c->b->registry, &c->m->query, &error)) broker_refuse(c, &error, 0);
     else if (!strcmp(op, "wait")) ask_wait(c, PENDING_WAIT);
     else if (aim_of_op(op, &(aim_t){0})) ask_wait(c, PENDING_ACTIVATE);
     else if (!strcmp(op, "verify")) ask_verify(c);
