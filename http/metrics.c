@@ -78,7 +78,7 @@ static void add_number(buf_t *out, double number)
     static const double EXACT = 9007199254740992.0;
     bool is_whole = number > -EXACT && number < EXACT && number == (double)(int64_t)number;
     if (is_whole) buf_printf(out, "%lld\n", (long long)number);
-    else buf_printf(out, "%.9g\n", number);
+    else buf_printf(out, "%.15g\n", number);
 }
 
 void metrics_text(const samples_t *s, bool is_openmetrics, buf_t *out)

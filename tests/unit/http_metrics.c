@@ -16,7 +16,7 @@ static void fill(samples_t *s)
     samples_add(s, &INFO, "a\\\"b\n", 1);
     samples_add(s, &COUNTER, "HI", 3);
     samples_add(s, &COUNTER, "BYE", 9007199254740991.0);
-    samples_add(s, &GAUGE, NULL, 0.25);
+    samples_add(s, &GAUGE, NULL, 1795774207.125); /* a time since 1970, to the millisecond */
 }
 
 Test(metrics, the_text_of_prometheus)
@@ -34,7 +34,7 @@ Test(metrics, the_text_of_prometheus)
                                      "x_frames_total{type=\"BYE\"} 9007199254740991\n"
                                      "# HELP x_age_seconds How old it is.\n"
                                      "# TYPE x_age_seconds gauge\n"
-                                     "x_age_seconds 0.25\n");
+                                     "x_age_seconds 1795774207.125\n");
     buf_fini(&out);
 }
 
@@ -54,7 +54,7 @@ Test(metrics, the_text_of_openmetrics)
                                      "# HELP x_age_seconds How old it is.\n"
                                      "# TYPE x_age_seconds gauge\n"
                                      "# UNIT x_age_seconds seconds\n"
-                                     "x_age_seconds 0.25\n"
+                                     "x_age_seconds 1795774207.125\n"
                                      "# EOF\n");
     buf_fini(&out);
 }
