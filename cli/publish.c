@@ -488,6 +488,13 @@ static int dry_run(outcome_t *o, const char *const *files)
     uint64_t began_us = clock_now(clock_system());
     int rc = o->args->kind == KIND_OF_FILES ? heddle_adapter_check_files(files, &info)
                                             : heddle_adapter_check(files[0], &info);
+    if (!rc &&
+        strcmp(info.kind, KINDS[o->args->kind]) != 0) { /* weights that were pulled are a directory, too */
+        rc = error_fail(&o->error, HEDDLE_ERR_BAD_ADAPTER, "%.200s does not hold an adapter of kind %s",
+                        files[0], KINDS[o->args->kind]);
+        error_found(&o->error, "kind %s", info.kind);
+        error_hint(&o->error, "full weights are published with --kind tensors FILE...");
+    }
     if (rc) return finish(o, rc);
     heddle_published_t *p = &o->published;
     memcpy(p->digest, info.digest, sizeof p->digest);
