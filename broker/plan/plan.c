@@ -435,11 +435,20 @@ void plan_stuck(plan_t *p, uint64_t token)
     charge(p, row, true);
 }
 
+/* The stations that it served have room where it had its place: there is as much as they need, and none sends
+ * more than all bytes. */
+static void leave_parents(plan_t *p, plan_row_t *row)
+{
+    charge(p, row, false);
+    row->source_count = row->other_count = 0;
+}
+
 void plan_demote(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row) return;
     if (row->fetch >= PLAN_FETCHING && p->is_begun) {
+        if (p->shape == PLAN_TWO_TREE) leave_parents(p, row);
         to_tail(p, row->station);
         /* It fetches from those that come last, too, as it will in the next version. */
         row->station->is_put_last |= !plan_station_is_limited(row->station);

@@ -186,8 +186,9 @@ void plan_done(plan_t *p, uint64_t token);
  * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
 /* Others got bad bytes from the member, or none, or got them too slowly: if it still fetches it goes on,
- * behind all others and in a chain from them, for the rest of this version, as it will in the next one, and
- * those that name it get other lists.  In two trees it keeps its parents, and counts there as before. */
+ * behind all others and from them, for the rest of this version, however long that stays, as it will in the
+ * next one, and those that name it get other lists.  In two trees it has no list until plan_make gives it
+ * one, from what has room when those have theirs; it counts there as before. */
 void plan_demote(plan_t *p, uint64_t token);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */

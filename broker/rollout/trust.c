@@ -17,6 +17,7 @@ static void put_last(step_t *s, track_t *t, const member_t *member)
     plan_demote(&t->plan, member->token);
     track_touch(t);
     if (!is_fetching) return;
+    messages_mend_lists(s, t); /* those that it served have their place first */
     plan_make(&t->plan, member->token, NULL, 0);
     messages_send_sources(s, t, c, member);
 }

@@ -388,6 +388,17 @@ Test(chain, a_slow_one_goes_behind_the_others_and_comes_last_for_a_while)
     assert_announced(W3, "w2 w1 trainer");
 }
 
+/* Its place in the trees goes to the one that it served: it has both halves from one that served none. */
+Test(chain, a_slow_one_in_two_trees_leaves_its_place_to_those_that_it_served)
+{
+    R.shape = PLAN_TWO_TREE;
+    rig_restart();
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 << 20});
+    blames(W4, 0, R.tokens[W2]);
+    assert_told(W4, "trainer w1 w3 trainer");
+    assert_told(W2, "w3 w1 w4 w4 w1 trainer");
+}
+
 /* One that was blamed before may be well again, and waits for none that is slow now. */
 Test(chain, of_those_that_come_last_the_one_that_was_blamed_last_is_behind_all)
 {

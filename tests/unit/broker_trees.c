@@ -129,13 +129,39 @@ static uint32_t first_of(uint64_t token)
     return lists;
 }
 
+static void demote(uint64_t token)
+{
+    plan_demote(&P, token);
+    settle(&P);
+    cr_assert(plan_make(&P, token, NULL, 0));
+    settle(&P);
+}
+
+/* Those that one served have its place, and it has both halves from a station that served none. */
+Test(plan_trees, where_one_is_demoted_no_other_sends_more_than_all_bytes)
+{
+    wave(11, 17);
+    demote(12);
+    cr_assert_str_eq(lists_of(12), "14 15 16 | 14 16 15");
+    for (uint64_t count = 2; count <= 40; count++)
+        for (uint64_t demoted = 11; demoted <= 10 + count; demoted++) {
+            finish();
+            start();
+            wave(11, 10 + count);
+            demote(demoted);
+            for (uint64_t token = 11; token <= 10 + count; token++)
+                cr_assert(first_of(token) <= PLAN_HALVES, "%u of %u: %u halves out of %u",
+                          (unsigned)demoted - 10, (unsigned)count, first_of(token), (unsigned)token - 10);
+            cr_assert(first_of(demoted) == 0 && first_of(PUBLISHER) <= PLAN_HALVES, "%u of %u",
+                      (unsigned)demoted - 10, (unsigned)count);
+        }
+}
+
 /* It may be well, and takes as much from its parents as any other one.  When all have the bytes none sends any. */
 Test(plan_trees, one_that_is_demoted_takes_the_room_that_it_took)
 {
     wave(11, 17);
-    plan_demote(&P, 12);
-    cr_assert(plan_make(&P, 12, NULL, 0));
-    settle(&P);
+    demote(12);
     cr_assert_eq(first_of(12), 0);
     for (uint64_t token = 11; token <= 17; token++)
         cr_assert_eq(plan_row(&P, token)->load, first_of(token), "%u", (unsigned)token);

@@ -152,6 +152,7 @@ static void end_one(any_t *a)
         break;
     case 7:
         plan_demote(&a->plan, token);
+        settle(&a->plan);
         plan_make(&a->plan, token, NULL, 0);
         break;
     case 8:
