@@ -323,24 +323,16 @@ static ucs_status_t set(ucp_config_t *config, const char *name, const char *valu
     return status;
 }
 
-/* The settings go into this context alone, but for those that the user gave. Setting environment variables
- * here would race with threads of the application. */
+/* The settings go into this context alone. Setting environment variables here would race with threads of the
+ * application. */
 static ucs_status_t make_context(const ucx_t *u, device_family_t family, ucp_context_h *ret_context)
 {
-    ucp_config_t *config;
-    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
-    if (status != UCS_OK) return status;
-    for (size_t i = 0; i < SETTING_COUNT && status == UCS_OK; i++)
-        if (!(u->given >> i & 1)) status = set(config, SETTINGS[i].name, SETTINGS[i].value);
-    bool is_chosen = !u->families[0] && status == UCS_OK;
-    if (is_chosen) status = set(config, "TCP_AF_PRIO", family == DEVICE_INET ? "inet" : "inet6");
-    /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
-    if (status == UCS_OK) status = ucp_config_modify(config, "NET_DEVICES", u->device);
+    ucs_status_t status = UCS_OK;
+    if (!u->families[0]) status = set(u->config, "TCP_AF_PRIO", family == DEVICE_INET ? "inet" : "inet6");
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     ucp_context_h context = NULL;
-    if (status == UCS_OK) status = ucp_init(&params, config, &context);
-    ucp_config_release(config);
+    if (status == UCS_OK) status = ucp_init(&params, u->config, &context);
     if (status == UCS_OK && reaches_itself_alone(context)) {
         ucp_cleanup(context);
         status = UCS_ERR_NO_DEVICE;
@@ -406,17 +398,22 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
     return status;
 }
 
-/* A user who set one of UCX's own variables has the last word. They are read once: the application may set
- * variables while the loop's thread looks at addresses, and makes planes for them. */
-static void read_environment(ucx_t *u)
+/* A user who set one of UCX's own variables has the last word. They are read once, and given to UCX by value:
+ * the application may set others while the loop's thread looks at addresses, and makes planes for them. (Of
+ * a transport's variables that are none of SETTINGS, UCX looks at the environment for each plane.) */
+static ucs_status_t read_environment(ucx_t *u)
 {
     const char *families = getenv("UCX_TCP_AF_PRIO");
     error_text(u->families, sizeof u->families, families ? families : "");
-    for (size_t i = 0; i < SETTING_COUNT; i++) {
+    ucs_status_t status = ucp_config_read(NULL, NULL, &u->config);
+    for (size_t i = 0; i < SETTING_COUNT && status == UCS_OK; i++) {
         char variable[64];
         snprintf(variable, sizeof variable, "UCX_%s", SETTINGS[i].name);
-        if (getenv(variable)) u->given |= 1u << i;
+        const char *given = getenv(variable);
+        status = set(u->config, SETTINGS[i].name, given ? given : SETTINGS[i].value);
     }
+    /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
+    return status == UCS_OK ? ucp_config_modify(u->config, "NET_DEVICES", u->device) : status;
 }
 
 static void restrict_families(const ucx_t *u, device_addresses_t *addresses)
@@ -588,6 +585,7 @@ static void ucx_close(transfer_t **t)
     }
     for (int f = 0; f < DEVICE_FAMILIES; f++)
         if (u->contexts[f]) ucp_cleanup(u->contexts[f]);
+    if (u->config) ucp_config_release(u->config);
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
     free(u->receives);
@@ -619,10 +617,10 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
         pthread_sigmask(SIG_SETMASK, &all, &before);
         u->fd = epoll_create1(EPOLL_CLOEXEC);
         device_addresses(u->device, &now);
-        read_environment(u);
+        ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : read_environment(u);
         restrict_families(u, &now);
         bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
-        ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
+        if (status == UCS_OK && !has_one) status = UCS_ERR_NO_DEVICE;
         if (status == UCS_OK) status = make_planes(u, &now, u->planes);
         u->registrar = u->planes[DEVICE_INET] ? DEVICE_INET : DEVICE_INET6;
         if (status == UCS_OK) status = ucx_address_make(u->planes, &u->address);

@@ -73,6 +73,7 @@ typedef struct link {
 
 typedef struct ucx {
     transfer_t base;
+    ucp_config_t *config; /* of all contexts: what the user had set when this was opened, and SETTINGS */
     ucp_context_h contexts[DEVICE_FAMILIES]; /* NULL until a plane of the family was wanted; kept since */
     device_family_t registrar;               /* the context that regions are registered with */
     plane_t *planes[DEVICE_FAMILIES];        /* NULL: the interface has no such address */
@@ -85,7 +86,6 @@ typedef struct ucx {
     uint32_t close_ms; /* for sends in flight, when closing */
     char device[64];
     char families[32];   /* UCX_TCP_AF_PRIO as it was when this was opened; "": not set */
-    uint32_t given;      /* a bit for each of SETTINGS that the user had set then */
     receive_t *receives; /* by index of the ask */
 } ucx_t;
 

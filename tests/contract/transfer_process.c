@@ -420,15 +420,26 @@ Test(process, addresses_that_cannot_be_taken_leave_all_as_it_was)
 }
 #endif
 
-/* A plane is made anew on the loop's thread, while the application may set any. */
+/* A plane is made anew on the loop's thread, while the application may set any: those that it had set before,
+ * and others. */
 Test(process, variables_are_read_at_the_start_alone)
 {
+    static const struct {
+        const char *name, *given, *later;
+    } VARIABLES[] = {{"UCX_TLS", NULL, "nosuch"},
+                     {"UCX_TLS", "tcp,self", "nosuch"},
+                     {"UCX_TCP_TX_SEG_SIZE", "512K", "64"}};
     make_device();
-    rig_t *r = rig_open(1, PIECE, &(transfer_opts_t){.device = "d0"});
-    if (!takes_six("d0")) cr_skip_test("no IPv6 here");
-    setenv("UCX_TLS", "nosuch", 1);
-    reopens(r, 0, "10.1.1.1,fd01::1");
-    rig_close(r);
+    for (size_t i = 0; i < sizeof VARIABLES / sizeof *VARIABLES; i++) {
+        if (VARIABLES[i].given) setenv(VARIABLES[i].name, VARIABLES[i].given, 1);
+        rig_t *r = rig_open(1, PIECE, &(transfer_opts_t){.device = "d0"});
+        if (!takes_six("d0")) cr_skip_test("no IPv6 here");
+        setenv(VARIABLES[i].name, VARIABLES[i].later, 1);
+        reopens(r, 0, "10.1.1.1,fd01::1");
+        rig_close(r);
+        unsetenv(VARIABLES[i].name);
+        cr_assert_eq(system("ip addr del fd01::1/64 dev d0"), 0);
+    }
 }
 
 static bool is_default(int signal)
