@@ -9,6 +9,13 @@
 #include "core/repeat.h"
 #include "worker/slots.h"
 
+#define BULK_ASKED_MAX (2u * LIMIT_ADAPTERS_PER_WORKER) /* each half of a version has a fetch */
+/* A source, and how many fetches of this process ask it now: they share its window. */
+typedef struct {
+    uint64_t token;
+    uint32_t count;
+} asked_t;
+
 typedef struct {
     const node_io_t *io;
     slots_t *slots;
@@ -20,8 +27,9 @@ typedef struct {
     bool is_digested_here;   /* what is held, whatever others have found */
     int (*check)(heddle_error_t *error); /* as worker_opts_t.check */
     uint64_t chunks_bad, retries;        /* of all downloads */
-    struct download_run *runs;           /* of all downloads: those that ask one source share its window */
     uint64_t fetch_rate;                 /* of the last one, in bytes a second; 0: there was none */
+    asked_t asked[BULK_ASKED_MAX];       /* by the fetches of all downloads */
+    uint32_t asked_count;
 } bulk_t;
 
 #endif

@@ -62,10 +62,10 @@ typedef enum {
 /* One of its fetches: of the manifest, of all chunks, or of a half of them. */
 typedef struct download_run {
     struct download *of;
-    struct download_run *prev, *next; /* in bulk->runs */
     fetch_t *fetch;
     uint32_t first; /* piece 0 of the fetch */
     uint64_t half;  /* of the chunks: 1, 2; 0: of all, or of the manifest */
+    uint64_t asked; /* token of the source that the fetch asks, counted in bulk->asked; 0: of none */
     bool is_good;   /* it has ended: all its pieces are */
 } download_run_t;
 

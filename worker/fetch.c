@@ -88,7 +88,6 @@ struct fetch {
     bool is_late_asked;    /* asks may stand at a late source */
     uint32_t window_count; /* pieces in flight per source, for all who share the window */
     uint32_t good_count;
-    uint64_t asked;           /* token of the source that is asked; 0: there is none */
     uint32_t cursor;          /* pieces from here on were never asked for */
     known_t known[KNOWN_MAX]; /* never forgets a quarantined one */
     unsigned known_count;
@@ -259,10 +258,15 @@ static void drop_asks(fetch_t *f, unsigned source, uint32_t kept, moved_t why)
     for (; open->count > kept; take_back(f, open->first, why)) f->ops.drop_ask(f->self, f->ask[open->first]);
 }
 
+static void say_asked(const fetch_t *f, uint64_t token)
+{
+    if (f->ops.asks) f->ops.asks(f->self, token);
+}
+
 /* The fetch is over: what is open is asked of no other source. */
 static void drop_all(fetch_t *f)
 {
-    f->asked = 0;
+    say_asked(f, 0);
     for (unsigned i = 0; i < f->known_count; i++)
         for (piece_list_t *open = &f->lists[i]; open->count; move_piece(f, open->first, AGAIN))
             f->ops.drop_ask(f->self, f->ask[open->first]);
@@ -480,7 +484,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
         }
         is_asked = s->state <= SOURCE_LATE;
     }
-    f->asked = is_asked ? s->token : 0;
+    say_asked(f, is_asked ? s->token : 0);
     if (is_asked) take_from_slow(f, s, now_us);
     else f->end_us = CLOCK_NEVER;
     if (is_asked) f->all_bad_us = CLOCK_NEVER;
@@ -903,8 +907,6 @@ uint32_t fetch_from(const fetch_t *f, uint64_t token)
     int at = find(f, token);
     return at < 0 ? 0 : f->known[at].good_count;
 }
-
-uint64_t fetch_asks(const fetch_t *f) { return f->asked; }
 
 bool fetch_is_late(const fetch_t *f, uint64_t token)
 {

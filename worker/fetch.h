@@ -69,8 +69,9 @@
  * At the end the source that is asked may be idle while others still owe pieces.  After twice the time that
  * it would need for them, it is asked for these pieces, and the others count as slow.
  *
- * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
- * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */
+ * Every event costs O(1) amortized whatever `count` is, and so many calls of its ops; nothing is allocated
+ * after fetch_new (about 20 bytes a piece).  Loop thread only; the download that made it owns it.  Its ops
+ * must not call it. */
 #ifndef WORKER_FETCH_H
 #define WORKER_FETCH_H
 
@@ -112,6 +113,8 @@ typedef struct {
     void (*moved)(void *self, uint64_t token, moved_t why);
     /* Whether a piece may be lent to the source, and as what.  NULL: to none. */
     lend_t (*lend)(void *self, uint64_t token);
+    /* It asks this source from now on; 0: none.  Said again at each event.  NULL: not wanted. */
+    void (*asks)(void *self, uint64_t token);
     /* Fetches of this process that ask that source, with this one.  NULL: it is alone. */
     uint32_t (*sharers)(void *self, uint64_t token);
     /* All pieces are good, or it has failed: no other call follows. */
@@ -145,8 +148,6 @@ uint64_t fetch_deadline(const fetch_t *f); /* when fetch_tick is due; CLOCK_NEVE
 piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token);
 /* Of one source: pieces that came good from it; 0 for an unknown one. */
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
-/* The token of the source that it asks; 0: there is none, or it is over. */
-uint64_t fetch_asks(const fetch_t *f);
 /* It did not answer in time, and its connection still stands. */
 bool fetch_is_late(const fetch_t *f, uint64_t token);
 /* Tokens of sources that are late, lost or quarantined, those of the list first; returns how many (at most

@@ -247,18 +247,18 @@ Test(fetch, siblings_at_another_source_have_no_part_of_this_ones_window, .fini =
 Test(fetch, what_it_asks_is_known_as_long_as_it_can, .fini = stop)
 {
     start(8);
-    cr_assert_eq(fetch_asks(f), 0);
+    cr_assert_eq(asks_now, 0);
     SOURCES(A, B);
-    cr_assert_eq(fetch_asks(f), A);
+    cr_assert_eq(asks_now, A);
     gone(A);
-    cr_assert_eq(fetch_asks(f), B);
+    cr_assert_eq(asks_now, B);
     refused(0, B, HEDDLE_ERR_AGAIN);
-    cr_assert_eq(fetch_asks(f), 0, "it rests");
+    cr_assert_eq(asks_now, 0, "it rests");
     now += 500 * MS;
     tick();
-    cr_assert_eq(fetch_asks(f), B);
+    cr_assert_eq(asks_now, B);
     fetch_cancel(f);
-    cr_assert_eq(fetch_asks(f), 0);
+    cr_assert_eq(asks_now, 0);
 }
 
 Test(fetch, a_source_that_cannot_be_reached_keeps_nothing_open, .fini = stop)

@@ -13,6 +13,7 @@ typedef struct {
     origin_t *relay, *publisher; /* in the order in which they are listed */
     test_content_t a;
     uint64_t moved, asks_open;
+    uint32_t sources_asked; /* at a time, at most: an event looks through so many rows */
 } many_t;
 
 static void origin_serve_all(origin_t *o, const test_content_t *a, uint32_t versions, uint64_t bytes_per_s)
@@ -92,9 +93,13 @@ static void bring_all(many_t *m, uint32_t adapters)
         bool has_moved = world_turn(&due_us);
         uint64_t open = asks_open(m);
         if (open > m->asks_open) m->asks_open = open;
+        uint32_t asked = worker_node_core(m->worker->node)->bulk.asked_count;
+        if (asked > m->sources_asked) m->sources_asked = asked;
         if (!has_moved && due_us > world_now_us) world_now_us = due_us;
     }
     cr_assert_eq(count_said(m->worker, MSG_STAGED), adapters);
+    if (adapters == worker_node_core(m->worker->node)->opts.adapter_count)
+        cr_assert_eq(worker_node_core(m->worker->node)->bulk.asked_count, 0);
     for (uint32_t i = 0; i < adapters; i++) {
         const msg_staged_t *s = &find_said(m->worker, MSG_STAGED, i)->staged;
         for (uint32_t k = 0; k < s->source_count; k++) {
@@ -116,6 +121,7 @@ static void come_from_the_relay(uint32_t adapters, uint64_t bytes_per_s)
     cr_assert_eq(counters(m.publisher->t).bytes_out, 0);
     cr_assert_leq(m.asks_open, adapters, "where all share a window each has one request open: %llu",
                   (unsigned long long)m.asks_open);
+    cr_assert_eq(m.sources_asked, 1, "what an event costs does not grow with the adapters");
     free(m.a.bytes);
 }
 
