@@ -479,6 +479,23 @@ Test(mem, one_peer_does_not_refuse_what_another_one_was_asked_for)
     cr_assert_eq(receiver->counters.refused_in, 1);
 }
 
+/* Requests of all peers are in one table. */
+Test(mem, the_end_of_one_connection_ends_no_request_of_another)
+{
+    uint64_t stays = ask(KEY, 8 * PIECE, PIECE), ends;
+    cr_assert_eq(settle(), 0);
+    frame_t hi = hi_of(77, 1000, source), bye = {.kind = FRAME_BYE, .line = 1000};
+    exchange_frame(receiver, &hi);
+    peer_ref_t another = {77, source_ref.address};
+    cr_assert_eq(ask_into(ops, receiver, &another, KEY, 9 * PIECE, PIECE, into, 9 * PIECE, &ends), HEDDLE_OK);
+    exchange_frame(receiver, &bye);
+    cr_assert_eq(settle(), 2);
+    cr_assert(events[0].kind == TR_REFUSED && events[0].ask == ends && events[1].kind == TR_PEER_GONE);
+    cr_assert_eq(ops->extend(source, KEY, 8 * PIECE, PIECE), HEDDLE_OK);
+    cr_assert_eq(settle(), 1);
+    cr_assert(events[0].kind == TR_ARRIVED && events[0].ask == stays);
+}
+
 /* ---- a carrier that takes nothing for a while ---- */
 
 static const carrier_ops_t *carrier;
@@ -543,6 +560,35 @@ Test(mem, what_was_not_sent_is_not_paid_for)
     receiver->carrier = carrier;
     cr_assert_eq(settle(), 1);
     cr_assert_eq(events[0].kind, TR_ARRIVED);
+    ask(KEY, PIECE, PIECE);
+    cr_assert_eq(settle(), 0, "its rate");
+}
+
+Test(mem, what_is_refused_is_not_paid_for)
+{
+    connect_both();
+    ops->set_rate(receiver, PIECE);
+    mem_refuse(source, HEDDLE_ERR_NOT_FOUND);
+    ask(KEY, 0, PIECE);
+    cr_assert_eq(settle(), 1);
+    cr_assert_eq(events[0].kind, TR_REFUSED);
+    mem_refuse(source, 0);
+    ask(KEY, 0, PIECE);
+    cr_assert_eq(settle(), 1);
+    cr_assert_eq(events[0].kind, TR_ARRIVED);
+}
+
+/* Its rate held it back until its connection ended. */
+Test(mem, what_was_not_paid_for_is_not_paid_back)
+{
+    connect_both();
+    ops->set_rate(receiver, PIECE);
+    ask(KEY, 0, PIECE);
+    ask(KEY, PIECE, PIECE);
+    cr_assert_eq(settle(), 1);
+    ops->drop_peer(receiver, 11);
+    cr_assert_eq(settle(), 2);
+    cr_assert(events[0].kind == TR_REFUSED && events[1].kind == TR_PEER_GONE);
     ask(KEY, PIECE, PIECE);
     cr_assert_eq(settle(), 0, "its rate");
 }
