@@ -379,29 +379,39 @@ class Publisher(Handle):
 
         table     (name, safetensors' type, shape) of each
         tensors   (name, tensor) of each, in the same order; each is copied before the next one is taken
-        As publish_tensors otherwise.  A tensor that is not as the table has it, or does not come, is a
-        UsageError, and nothing is published.
+        As publish_tensors otherwise.  A tensor that is not as the table has it, does not come, or is none of
+        the table is a UsageError, and nothing is published.  Not for a publisher with process_group, whose
+        other ranks would take nothing from their `tensors`: that is a UsageError on every rank.
         """
         self._check_kind("tensors", "publish_each", "publish")
+        if self._ranks is not None:
+            raise _native.error("usage", "publish_each is not for all ranks of a process_group",
+                                adapter=self.adapter, found="process_group",
+                                expected="a Publisher without process_group, on one rank",
+                                hint="make the Publisher on one rank; where gathering a tensor takes all "
+                                     "ranks, the others go through their tensors and publish nothing")
+        rows = [(name, dtype, tuple(shape)) for name, dtype, shape in table]
 
-        def alone() -> Version:
-            rows = [(name, dtype, tuple(shape)) for name, dtype, shape in table]
-
-            def fill(begin: Callable[[], Any], of: Table) -> None:
-                publication = begin()
-                came = iter(tensors)
-                for i, row in enumerate(of.rows):
-                    name, tensor = next(came, (None, None))
-                    found = None if name is None else (name, *describe(name, tensor))
-                    if found != row:
-                        raise _native.error("usage", f"tensor {row[0]} did not come as the table has it",
-                                            adapter=self.adapter, phase="pack", expected=repr(row),
-                                            found=repr(found), hint="give each tensor of the table once, in "
-                                                                    "its order, as it is described there")
-                    write(lib.heddle_publication_tensor(publication, i), of.sizes[i], row[1], row[2], tensor)
-            return self._publish(Table(rows), b"", fill, False, step, request_id, meta, deadline,
-                                 allow_step_back)
-        return self._ours(self._together(alone))
+        def fill(begin: Callable[[], Any], of: Table) -> None:
+            publication = begin()
+            came = iter(tensors)
+            for i, row in enumerate(of.rows):
+                name, tensor = next(came, (None, None))
+                found = None if name is None else (name, *describe(name, tensor))
+                if found != row:
+                    raise _native.error("usage", f"tensor {row[0]} did not come as the table has it",
+                                        adapter=self.adapter, phase="pack", expected=repr(row),
+                                        found=repr(found), hint="give each tensor of the table once, in "
+                                                                "its order, as it is described there")
+                write(lib.heddle_publication_tensor(publication, i), of.sizes[i], row[1], row[2], tensor)
+            surplus = next(came, None)
+            if surplus is not None:
+                raise _native.error("usage", f"tensor {surplus[0]} is none of the table",
+                                    adapter=self.adapter, phase="pack", expected=f"{len(of)} tensors",
+                                    found="more", hint="give the table all tensors that are to be "
+                                                       "published")
+        return self._publish(Table(rows), b"", fill, False, step, request_id, meta, deadline,
+                             allow_step_back)
 
     def publish_files(self, paths: Iterable[str | os.PathLike[str]], *, step: int | None = None,
                       request_id: str | None = None, meta: Mapping[str, str] | None = None,

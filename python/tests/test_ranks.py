@@ -91,6 +91,9 @@ RANK = """
         tell(failed=failure(lambda: pub.publish(model, peft_adapter="default" if rank == 0 else "none")))
         tell(failed=failure(lambda: pub.publish(model if rank == 1 else models.base())))
         tell(failed=failure(lambda: pub.publish_dir("/nowhere")))
+        with heddle.Publisher(adapter=name + "-weights", process_group=world, kind="tensors") as weights:
+            tell(failed=failure(lambda: weights.publish_each([("w", "F32", (2,))],
+                                                             [("w", torch.zeros(2))])))
         tell(failed=failure(lambda: heddle.Publisher("tcp://127.0.0.1:9", adapter=name, process_group=world,
                                                      timeout=0.3)))
         tell(failed=failure(lambda: pub.publish_dir(sys.argv[6], step=9).wait(quorum=5, timeout=0.3)))
@@ -389,21 +392,22 @@ def test_fsdp2_every_rank_publishes(broker, adapter, tmp_path):
         try:
             zero, one = ([r.json(120)] for r in ranks)
             for r, said in ((ranks[0], zero), (ranks[1], one)):
-                said += [r.json(120) for _ in range(3 + (r is ranks[0]) + 6 + 2)]
+                said += [r.json(120) for _ in range(3 + (r is ranks[0]) + 7 + 2)]
                 assert r.end(sign=None) == 0
         except AssertionError:
             print(*((tmp_path / f"rank{r}.log").read_text()[-3000:] for r in range(2)), sep="\n----\n")
             raise
         full = zero.pop(4)["full"]
         assert zero == one, "what rank 0 met is what every rank met"
-        first, active, step1, step2, back, absent, none, nowhere, away, late, alone, last = zero
+        first, active, step1, step2, back, absent, none, nowhere, each, away, late, alone, last = zero
         assert first["digest"] == heddle.safetensors.check(tmp_path / "saved").digest and first["sharded"] > 0
         assert active == {"active": 1, "workers": ["ranks"]}
         assert len({first["digest"], step1["digest"], step2["digest"]}) == 3 and step2["digest"] == full
-        assert [x["failed"][:2] for x in (back, absent, none, nowhere, away, late)] == [
+        assert [x["failed"][:2] for x in (back, absent, none, nowhere, each, away, late)] == [
             ["Conflict", "step_back"], ["NotFound", "not_found"], ["UsageError", "usage"],
-            ["NotFound", "not_found"], ["Unavailable", "unavailable"],
+            ["NotFound", "not_found"], ["UsageError", "usage"], ["Unavailable", "unavailable"],
             ["Deadline", "deadline"]]
+        assert "publish_each" in each["failed"][2]
         assert alone["alone"][0] == "UsageError" and "process_group" in alone["alone"][2]
         assert w.wait_current(30)[adapter].tag == last["tag"]
 

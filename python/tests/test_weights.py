@@ -104,6 +104,7 @@ def test_a_worker_takes_what_it_says(broker, adapter):
     lambda p: p.publish_tensors(LEAVES, {"peft_type": "LORA"}), lambda p: p.publish_files([]),
     lambda p: p.publish_files(["/nowhere/model.safetensors"]),
     lambda p: p.publish_each(table(LEAVES), []),
+    lambda p: p.publish_each(table(LEAVES)[:-1], LEAVES.items()),
     lambda p: p.publish_each(table(LEAVES), reversed(LEAVES.items()))])
 def test_what_is_not_weights_is_refused(broker, adapter, call):
     with heddle.Publisher(adapter=adapter, kind="tensors") as publisher:
