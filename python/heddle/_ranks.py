@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import select
@@ -363,6 +364,26 @@ def serve(link: Link, handler: Handler) -> None:
                 _say_no(link, tag, e)
             else:
                 link.send(YES, tag=tag)
+
+
+def join(name: str, hello: Mapping[str, Any], handler: Handler, log: logging.Logger) -> None:
+    """A rank of an engine: answers the leader, in a thread of its own, as long as there is one.  Where it
+    ends, the engine goes on with what it has.
+    """
+    try:
+        link = connect(name, hello)
+    except OSError as e:
+        log.warning("heddle: rank %d found no leader: %s", hello["rank"], e)
+        return
+
+    def answer() -> None:
+        try:
+            serve(link, handler)
+        except ConnectionResetError:            # the leader is off, and said why
+            pass
+        except Exception as e:
+            log.warning("heddle: the rank link ended, and no further version comes: %s", e)
+    threading.Thread(target=answer, name="heddle-rank", daemon=True).start()
 
 
 def _say_no(link: Link, tag: str, why: Exception) -> None:

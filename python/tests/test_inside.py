@@ -5,6 +5,7 @@ for.  The leader is in test_vllm.py and test_sglang.py, with what each engine do
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass
 
 import pytest
@@ -71,6 +72,21 @@ def test_the_leader_begins_and_ends_with_the_server():
     (seams.Attribute("json", "Gone", "whatever"), "json has no Gone")])
 def test_names_of_an_engine_are_looked_for(seam, words):
     assert seams.missing([seam]) == ([words] if words else [])
+
+
+@pytest.mark.parametrize("checks, words, log", [
+    ((), None, ["on"]), ((None, None), None, ["on"]), ((None, "no GPU", "later"), "no GPU", []),
+    ((None, KeyError("a")), "KeyError: 'a'", [])])
+def test_the_first_check_that_says_why_keeps_a_plugin_off(checks, words, log):
+    done = []
+
+    def check(what):
+        if isinstance(what, Exception):
+            raise what
+        return what
+    assert switch.why_not(lambda: done.append("on"), *(functools.partial(check, c) for c in checks)) == words
+    assert done == log
+    assert switch.why_not(lambda: check(OSError("no place"))) == "OSError: no place"
 
 
 @pytest.mark.parametrize("broker, adapters, words", [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import json
+import logging
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ import threading
 import pytest
 
 import heddle
-from conftest import PATIENCE
+from conftest import PATIENCE, until
 from heddle import _ranks
 from heddle.slot import Content, Row, Slot
 
@@ -320,6 +321,32 @@ def test_a_full_queue_does_not_hold_up_a_rank(listener, peers, monkeypatch):
 def test_a_connected_rank_may_wait_as_long_as_it_likes(listener):
     link = _ranks.connect(listener.name, {"instance": "abc", "rank": 0})
     assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16) == bytes(16)
+    link.close()
+
+
+def test_a_rank_that_joins_answers_until_the_leader_ends(listener, caplog):
+    log, notes = logging.getLogger("rank"), Notes()
+    hello = {"instance": "abc", "rank": 0}
+    _ranks.join(listener.name, hello, notes, log)
+    ranks = _ranks.Ranks(listener.gather("abc", 1, PATIENCE))
+    stage(ranks, "policy@1:abc")
+    assert notes.staged == ["policy@1:abc"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "heddle-rank"]
+    ranks.close()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(threads) == 1 and not caplog.messages
+    _ranks.join("heddle-ranks-of-none", hello, notes, log)
+    assert caplog.messages[0].startswith("heddle: rank 0 found no leader: ")
+
+
+def test_a_rank_says_why_its_link_ended(listener, peers, caplog):
+    _ranks.join(listener.name, {"instance": "abc", "rank": 0}, Notes(), logging.getLogger("rank"))
+    link, = listener.gather("abc", 1, PATIENCE)
+    link.send(_ranks.YES, tag="a")              # which no leader says
+    assert link.receive() is None
+    until(lambda: caplog.messages, "it is said")
+    assert "no further version comes: " in caplog.messages[0] and "invalid frame" in caplog.messages[0]
     link.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+from collections.abc import Callable
 
 LINK = "HEDDLE_RANKS"           # the name of the rank link, for the processes that the first one starts
 RANKS_S = 30.0                  # ranks connect before their engine is up, so this is only for accidents
@@ -20,6 +21,21 @@ def is_first_process() -> bool:
 
 def say_off(log: logging.Logger, why: str) -> None:
     log.warning("heddle: the plugin is off: %s. %s", why, _INSTEAD)
+
+
+def why_not(turn_on: Callable[[], None], *checks: Callable[[], str | None]) -> str | None:
+    """Turns a part of a plugin on, unless a check says why not; None: it is on.  Never raises: the engine
+    would not start.
+    """
+    try:
+        for check in checks:
+            why = check()
+            if why is not None:
+                return why
+        turn_on()
+        return None
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
 
 
 def adapters() -> list[str]:

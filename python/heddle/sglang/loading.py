@@ -122,23 +122,9 @@ def connect(link_name: str) -> Callable[..., None]:
     """After LoRAManager.init_state: the process is a rank of the leader whose link has this name."""
     def connected(_: Any, manager: Any, *args: Any, **named: Any) -> None:
         hello = {"instance": INSTANCE, "pid": os.getpid(), "rank": manager.memory_pool.tp_rank}
-        try:
-            link = _ranks.connect(link_name, hello)
-        except OSError as e:
-            _log.warning("heddle: rank %d found no leader: %s", hello["rank"], e)
-            return
         _builders[id(manager)] = builder = Builder(manager)
-        threading.Thread(target=_serve, args=(link, builder), name="heddle-rank", daemon=True).start()
+        _ranks.join(link_name, hello, builder, _log)
     return connected
-
-
-def _serve(link: _ranks.Link, builder: Builder) -> None:
-    try:
-        _ranks.serve(link, builder)
-    except ConnectionResetError:                # the leader is off, and said why
-        pass
-    except Exception as e:
-        _log.warning("heddle: the rank link ended, and no further version comes: %s", e)
 
 
 def load_from_tensors(original: Callable[..., Any], worker: Any, request: Any) -> Any:

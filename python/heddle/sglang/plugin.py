@@ -72,16 +72,10 @@ def register() -> None:
     global _is_registered
     if _is_off or _is_registered:
         return
-    try:
-        if not switch.is_first_process():
-            if switch.LINK in os.environ:
-                _hook_ranks(os.environ[switch.LINK])
-            return
-        why = switch.what_is_missing() or _what_is_wrong_with_names() or _what_is_unknown()
-        if why is None:
-            _turn_on()
-    except Exception as e:
-        why = f"{type(e).__name__}: {e}"
+    if switch.is_first_process():
+        why = switch.why_not(_turn_on, switch.what_is_missing, _what_is_wrong_with_names, _what_is_unknown)
+    else:
+        why = switch.why_not(_hook_ranks)
     if why is not None:
         _off(why)
 
@@ -95,8 +89,11 @@ def _turn_on() -> None:
     _is_registered = True
 
 
-def _hook_ranks(link_name: str) -> None:
+def _hook_ranks() -> None:
     global _is_registered
+    link_name = os.environ.get(switch.LINK)
+    if link_name is None:
+        return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from heddle.sglang import loading
@@ -136,12 +133,7 @@ def _around(name: str) -> Any:
 def _server_is_made(_: Any, global_state: Any) -> None:
     """After set_global_state: its processes are there, and it does not serve yet."""
     manager = global_state.tokenizer_manager
-    try:
-        why = _what_forbids(manager)
-        if why is None:
-            _add_to(manager)
-    except Exception as e:
-        why = f"{type(e).__name__}: {e}"
+    why = switch.why_not(lambda: _add_to(manager), lambda: _what_forbids(manager))
     if why is not None:
         _listener.close()                       # and with it go the links of ranks
         _off(why)

@@ -208,18 +208,4 @@ def _connect(link_name: str, builder: Builder, vllm_config: Any) -> None:
     parallel = vllm_config.parallel_config
     hello = {"instance": vllm_config.instance_id, "pid": os.getpid(),
              "rank": getattr(parallel, "data_parallel_index", 0) * parallel.world_size + parallel.rank}
-    try:
-        link = _ranks.connect(link_name, hello)
-    except OSError as e:
-        _log.warning("heddle: rank %d found no leader: %s", hello["rank"], e)
-        return
-    threading.Thread(target=_serve, args=(link, builder), name="heddle-rank", daemon=True).start()
-
-
-def _serve(link: _ranks.Link, builder: Builder) -> None:
-    try:
-        _ranks.serve(link, builder)
-    except ConnectionResetError:                # the leader is off, and said why
-        pass
-    except Exception as e:
-        _log.warning("heddle: the rank link ended, and no further version comes: %s", e)
+    _ranks.join(link_name, hello, builder, _log)

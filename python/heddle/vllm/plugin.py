@@ -67,12 +67,7 @@ def register() -> None:
     _offer_backend()
     if _is_off or _is_registered():
         return
-    try:
-        why = _what_is_missing() or _what_is_unknown()
-        if why is None:
-            _turn_on()
-    except Exception as e:
-        why = f"{type(e).__name__}: {e}"
+    why = switch.why_not(_turn_on, _what_is_missing, _what_is_unknown)
     if why is not None:
         _off(why)
 
