@@ -5,7 +5,6 @@ and when the plugin is off.  tests/engines/inside_sglang.py runs them in a real 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import threading
 import types
@@ -18,6 +17,7 @@ from conftest import PATIENCE
 from heddle import _inside, _ranks
 from heddle.sglang import leader, loading, plugin, scale, seams
 from test_rank_link import slot_of
+from update_double import Update
 
 # -- an adapter as SGLang reads it ---------------------------------------------------------------------------
 
@@ -231,32 +231,6 @@ class Manager:
             raise ValueError(f"never been loaded: {names}")
         ids = [None if name is None else self.lora_registry.acquire(name) for name in names]
         obj.lora_id = ids if isinstance(obj.lora_path, list) else ids[0]
-
-
-class Update:
-    def __init__(self, play, phase, version, adapter="policy"):
-        self.phase, self.adapter, self.version = phase, adapter, version
-        self.tag = f"{adapter}@{version}:abc"
-        self._play, self.answered = play, phase not in ("arrived", "commit")
-
-    @contextlib.contextmanager
-    def share(self):
-        yield f"memory of {self.version}"
-
-    def _answer(self, *said):
-        assert not self.answered
-        self.answered = True
-        self._play.log.append((*said, self.version))
-        return self._play.is_wanted
-
-    def staged(self):
-        return self._answer("staged")
-
-    def activate(self):
-        return self._answer("activate")
-
-    def reject(self, why):
-        return self._answer("reject", str(why))
 
 
 class Play:

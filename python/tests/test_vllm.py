@@ -5,7 +5,6 @@ server.  tests/engines/inside.py runs them in a real one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import threading
 import types
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import heddle
+import update_double
 from conftest import PATIENCE
 from heddle import _inside, _ranks
 from heddle.vllm import answers, leader, loading, offline, plugin, seams
@@ -42,30 +42,10 @@ def vllm(monkeypatch):
     monkeypatch.setattr(_inside.leader, "LOOK_S", 0.001)
 
 
-class Update:
-    def __init__(self, engine, phase, version):
-        self.phase, self.adapter, self.version, self.tag = phase, "policy", version, f"policy@{version}:abc"
-        self._engine, self.answered = engine, phase not in ("arrived", "commit")
-
-    @contextlib.contextmanager
-    def share(self):
-        yield f"memory of {self.version}"
-
-    def _answer(self, *said):
-        assert not self.answered
-        self.answered = True
-        self._engine.log.append((*said, self.version))
-        return self._engine.is_wanted
-
-    def staged(self):
-        return self._answer("staged")
-
+class Update(update_double.Update):
     def activate(self):
-        self._engine.named_at_activate = sorted(self._engine.lora_requests)
-        return self._answer("activate")
-
-    def reject(self, why):
-        return self._answer("reject", str(why))
+        self._play.named_at_activate = sorted(self._play.lora_requests)
+        return super().activate()
 
 
 class Engine:
@@ -134,8 +114,8 @@ def play(story):
         await made.start()
         asyncio.get_running_loop().set_exception_handler(lambda _, what: engine.faults.append(what))
 
-        async def say(phase, version):
-            update = Update(engine, phase, version)
+        async def say(phase, version, digest="abc"):
+            update = Update(engine, phase, version, digest)
             engine.queue.put_nowait(update)
             await until(lambda: update.answered and engine.queue.empty())
             return update
