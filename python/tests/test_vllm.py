@@ -152,6 +152,17 @@ def test_a_version_is_served_when_the_engine_has_it():
     play(story)
 
 
+def test_a_version_of_another_cluster_is_not_taken_for_the_one_of_its_name():
+    async def story(engine, made, say):
+        await active(say, 1)
+        for phase, words in (("arrived", "policy@1:abc has that name"), ("commit", "is not staged here")):
+            await say(phase, 1, "def")
+            assert engine.log[-1][0] == "reject" and words in engine.log[-1][1]
+        assert made.status()["adapters"][0]["active"] == "policy@1:abc"
+        assert sum(entry[0] in ("STAGE", "COMMIT") for entry in engine.log) == 2
+    play(story)
+
+
 @pytest.mark.parametrize("what, error, words", [
     ("STAGE", _ranks.Refused("rank 1: too large"), "rank 1: too large"),
     ("STAGE", heddle.HeddleError("no memory", code="no_memory"), "no memory [no_memory]")])

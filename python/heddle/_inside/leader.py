@@ -149,8 +149,8 @@ class Leader(Generic[V]):
         elif update.phase == "commit":
             await self._answer(update, self._activate)
         elif update.phase in ("retired", "failed"):
-            version = self._versions.get(_name_of(update))
-            if version is not None and version.tag == update.tag:
+            version = self._find(update)
+            if version is not None:
                 self._retire(version)
 
     async def _answer(self, update: Update, do: Callable[[Update], Any]) -> None:
@@ -165,9 +165,18 @@ class Leader(Generic[V]):
 
     # -- a version comes -------------------------------------------------------------------------------------
 
-    async def _stage(self, update: Update) -> None:
+    def _find(self, update: Update) -> V | None:
+        """None: it is not here, or what has its name is another cluster's, of other bytes."""
         version = self._versions.get(_name_of(update))
+        return version if version is not None and version.tag == update.tag else None
+
+    async def _stage(self, update: Update) -> None:
+        version = self._find(update)
         if version is None:
+            other = self._versions.get(_name_of(update))
+            if other is not None:
+                raise RuntimeError(f"{other.tag} has that name here: the broker's data are not those that it "
+                                   "came from. Restart the server")
             version, told = self._new(update)
             with update.share() as slot:
                 await self._aside(self._ranks.stage, update.tag, slot, name=version.name, **told)
@@ -177,7 +186,7 @@ class Leader(Generic[V]):
             self._retire(version)
 
     async def _activate(self, update: Update) -> None:
-        version = self._versions.get(_name_of(update))
+        version = self._find(update)
         if version is None:
             raise LookupError(f"{update.tag} was decided and is not staged here")
         await self._aside(self._ranks.commit, version.tag)
