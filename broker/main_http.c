@@ -83,7 +83,7 @@ static void on_question(void *self)
     question_t q;
     reply_t reply = {0};
     mailbox_t *mailbox = server_mailbox(h->server);
-    if (!mailbox_next(mailbox, &q)) return;
+    if (!mailbox_next(mailbox, clock_now(clock_system()), &q)) return;
     reply.ticket = q.ticket;
     answer(h, &q, &reply, &reply.error);
     mailbox_reply(mailbox, &reply);

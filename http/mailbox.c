@@ -18,8 +18,8 @@ struct mailbox {
     size_t taken; /* places: asked, and not taken */
     uint64_t last_seq;
     bool listens;
-    ring_t asked, answered;
-    question_t questions[MAILBOX_PLACES];
+    ring_t probes_asked, asked, answered;
+    question_t probes[MAILBOX_PLACES], questions[MAILBOX_PLACES];
     reply_t replies[MAILBOX_PLACES];
 };
 
@@ -85,12 +85,12 @@ static void lower_fd(int fd)
 
 bool mailbox_ask(mailbox_t *m, const question_t *question)
 {
-    request_kind_t kind = question->request.kind;
-    bool is_probe = kind == REQUEST_LIVEZ || kind == REQUEST_READYZ;
+    bool is_probe = request_is_probe(&question->request);
     pthread_mutex_lock(&m->lock);
     bool is_free = m->taken < (is_probe ? MAILBOX_PLACES : MAILBOX_PLACES - MAILBOX_FOR_PROBES);
     if (is_free) {
-        m->questions[ring_add(&m->asked)] = *question;
+        if (is_probe) m->probes[ring_add(&m->probes_asked)] = *question;
+        else m->questions[ring_add(&m->asked)] = *question;
         m->taken++;
     }
     pthread_mutex_unlock(&m->lock);
@@ -98,14 +98,25 @@ bool mailbox_ask(mailbox_t *m, const question_t *question)
     return is_free;
 }
 
-bool mailbox_next(mailbox_t *m, question_t *ret_question)
+/* Probes come first. */
+static bool next(mailbox_t *m, question_t *ret_question)
 {
     lower_fd(m->question_fd);
     pthread_mutex_lock(&m->lock);
-    bool is_there = m->asked.count > 0;
-    if (is_there) *ret_question = m->questions[ring_take(&m->asked)];
+    bool is_probe = m->probes_asked.count > 0, is_there = is_probe || m->asked.count > 0;
+    if (is_probe) *ret_question = m->probes[ring_take(&m->probes_asked)];
+    else if (is_there) *ret_question = m->questions[ring_take(&m->asked)];
     pthread_mutex_unlock(&m->lock);
     return is_there;
+}
+
+bool mailbox_next(mailbox_t *m, uint64_t now_us, question_t *ret_question)
+{
+    while (next(m, ret_question)) {
+        if (now_us < ret_question->due_us) return true;
+        mailbox_reply(m, &(reply_t){.ticket = ret_question->ticket, .is_late = true});
+    }
+    return false;
 }
 
 void mailbox_reply(mailbox_t *m, const reply_t *reply)

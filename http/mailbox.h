@@ -5,8 +5,9 @@
  *   ask --> [ at most MAILBOX_PLACES ] --next--> the loop makes the answer --reply--> take
  *
  * A question has its place until its answer is taken, so neither way can overflow; and MAILBOX_FOR_PROBES of
- * the places are for /livez and /readyz, which answer when all others wait.  Each way has a descriptor that
- * is readable while there is something.
+ * the places are for /livez and /readyz.  These go before all others, so that a probe waits for one answer at
+ * most.  A question that nothing waits for any longer is not answered: under more load than the loop can bear
+ * it would answer late ones alone.  Each way has a descriptor that is readable while there is something.
  *
  * Threads: ask and take on the HTTP thread, next and reply on the loop's.  Nothing blocks but a lock that
  * each side holds for one copy. */
@@ -25,12 +26,14 @@ typedef struct mailbox mailbox_t;
 typedef struct {
     uint64_t ticket; /* never 0, and never used again */
     request_t request;
-    uint64_t after; /* page cursors, as the last page gave them */
+    uint64_t due_us; /* after which the answer is not wanted; CLOCK_NEVER */
+    uint64_t after;  /* page cursors, as the last page gave them */
     char after_name[HEDDLE_NAME_MAX + 1];
 } question_t;
 
 typedef struct {
     uint64_t ticket;
+    bool is_late;         /* the time of the question was over; there is nothing else */
     heddle_error_t error; /* code 0: there is a body, or samples */
     json_t *body;         /* owned; NULL: a failure, or samples */
     samples_t *samples;   /* of /metrics, owned; NULL */
@@ -47,8 +50,9 @@ bool mailbox_ask(mailbox_t *m, const question_t *question); /* false: all places
 bool mailbox_take(mailbox_t *m, reply_t *ret_reply); /* false: there is none; else the caller owns it */
 int mailbox_reply_fd(const mailbox_t *m);            /* mailbox_take resets it */
 
-/* One at a time, and one for each time that the descriptor is readable. */
-bool mailbox_next(mailbox_t *m, question_t *ret_question);
+/* One at a time, and at most one for each time that the descriptor is readable.  Those that are late go back
+ * as such. */
+bool mailbox_next(mailbox_t *m, uint64_t now_us, question_t *ret_question);
 void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes body and samples */
 int mailbox_question_fd(const mailbox_t *m);
 

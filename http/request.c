@@ -199,6 +199,8 @@ void request_resume(request_t *r, const char *id)
     r->after = seq + 1;
 }
 
+bool request_is_probe(const request_t *r) { return r->kind == REQUEST_LIVEZ || r->kind == REQUEST_READYZ; }
+
 int request_status(int code)
 {
     switch (code) {

@@ -35,6 +35,7 @@ void request_query(const request_t *r, msg_query_t *ret_query);
 /* Goes on after an event that the reader has: `id` is "EPOCH-SEQ", as a stream of events gives it.  What is
  * none changes nothing. */
 void request_resume(request_t *r, const char *id);
+bool request_is_probe(const request_t *r); /* /livez or /readyz */
 /* The status of an answer that failed with this code. */
 int request_status(int code);
 /* `host`, of the header Host, is an IP address or localhost, with or without a port.  A page of a foreign

@@ -67,7 +67,6 @@ typedef struct visit {
     char target[REQUEST_TARGET_MAX + 2]; /* one more than is taken shows that it is too long */
     /* asked */
     question_t question;
-    uint64_t due_us;
     json_t *whole; /* pages so far; NULL: none yet */
     int pages;
     bool is_waiting; /* in the list of those that do */
@@ -138,11 +137,6 @@ static void settle(server_t *s, visit_t *v, int status, json_t *body)
     settle_text(s, v, status, "application/json",
                 body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL);
     json_decref(body);
-}
-
-static bool is_probe_kind(const visit_t *v)
-{
-    return v->question.request.kind == REQUEST_LIVEZ || v->question.request.kind == REQUEST_READYZ;
 }
 
 static const char *kind_of(const visit_t *v)
@@ -253,10 +247,11 @@ static void stop_waiting(server_t *s, visit_t *v)
 /* The answer is there, or will not come: the connection goes on with it. */
 static void go_on(visit_t *v) { MHD_resume_connection(v->connection); }
 
+/* A stream waits as long as it takes. */
 static bool ask(server_t *s, visit_t *v)
 {
     v->question.ticket = ++s->last_ticket;
-    v->due_us = now_us() + LOOP_US;
+    v->question.due_us = v->is_stream ? CLOCK_NEVER : now_us() + LOOP_US;
     return mailbox_ask(s->mailbox, &v->question);
 }
 
@@ -423,6 +418,7 @@ static void take_replies(server_t *s)
     while (mailbox_take(s->mailbox, &reply)) {
         visit_t *v = visit_of(s, reply.ticket); /* NULL: its client is gone, or had its answer */
         bool is_over = v && !v->is_stream;
+        if (reply.is_late) continue; /* end_late has the words */
         if (v && v->is_stream) take_events(v, &reply);
         else if (v && reply.error.code) settle_error(s, v, request_status(reply.error.code), &reply.error);
         else if (v && reply.samples) settle_metrics(s, v, reply.samples);
@@ -441,8 +437,8 @@ static void end_late(server_t *s, uint64_t now)
     DL_FOREACH_SAFE(s->waiting, v, next)
     {
         heddle_error_t error;
-        bool is_probe = is_probe_kind(v);
-        if (now < v->due_us) continue;
+        bool is_probe = request_is_probe(&v->question.request);
+        if (now < v->question.due_us) continue;
         error_fail(&error, is_probe ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_DEADLINE,
                    "the broker's loop did not answer for %d s", LOOP_US / 1000000);
         error_hint(&error, "it may wait for its disk: its log says so (store.slow)");
@@ -466,7 +462,7 @@ static bool has_body(const visit_t *v)
 static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
 {
     const char *host = header(v, "Host");
-    bool is_probe = is_probe_kind(v);
+    bool is_probe = request_is_probe(&v->question.request);
     if (s->token[0]) {
         if (is_probe || token_is_shown(s->token, header(v, "Authorization"))) return 200;
         error_fail(error, HEDDLE_ERR_DENIED, "the request has not the broker's token for HTTP");
@@ -600,7 +596,7 @@ static int sleep_ms(const server_t *s)
 {
     MHD_UNSIGNED_LONG_LONG most = 0;
     uint64_t now = now_us(), until = clock_earlier(s->clients ? s->sweep_us : CLOCK_NEVER, streams_due(s));
-    for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->due_us);
+    for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->question.due_us);
     bool is_due = MHD_get_timeout(s->daemon, &most) == MHD_YES;
     if (is_due) until = clock_earlier(until, now + most * 1000);
     if (s->has_closed) return 0;
