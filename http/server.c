@@ -112,17 +112,19 @@ static const char *header(const visit_t *v, const char *name)
 
 /* ---- answers ---- */
 
-/* Takes the text.  Without memory for it (NULL), or for one more beside those on their way, the answer is 503
- * alone. */
+/* Takes the text, which is on its way from now on.  Without memory for it (NULL), or for one more beside the
+ * others, the answer is 503 alone; the few bytes of a probe always go. */
 static void settle_text(server_t *s, visit_t *v, int status, const char *type, char *text)
 {
     size_t bytes = text ? strlen(text) : 0;
-    if (!text || s->bodies_bytes + bytes > BODIES_BYTES) {
+    bool is_over = s->bodies_bytes + bytes > BODIES_BYTES && !request_is_probe(&v->question.request);
+    if (!text || is_over) {
         free(text);
         text = NULL;
         bytes = 0;
         status = 503;
     }
+    s->bodies_bytes += bytes;
     v->status = status;
     v->type = type;
     v->text = text;
@@ -180,7 +182,6 @@ static struct MHD_Response *response_of(server_t *s, visit_t *v)
         free(b);
         return NULL;
     }
-    s->bodies_bytes += v->bytes;
     v->text = NULL; /* the response has it */
     return r;
 }
@@ -550,6 +551,7 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **r
     }
     buf_fini(&v->pending);
     if (v->client) v->client->is_served = false, v->client->since_us = now_us();
+    if (v->text) s->bodies_bytes -= v->bytes;
     free(v->text);
     free(v);
 }

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread that has the connections, with a loop made here: what it bounds, and what it gives back. */
+#include "http/listener.h"
+#include "http/server.h"
+
+#include "core/clock.h"
+
+#include <criterion/criterion.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    PATIENCE_MS = 30000,
+    LARGE_BYTES = 8 << 20,
+    LARGE_COUNT = 40,
+    STREAM_COUNT = 32,
+    STREAM_PLACE_US = 8000000 /* much less than the 15 s between two signs of life */
+};
+
+typedef struct {
+    server_t *server;
+    uint16_t port;
+    pthread_t loop;
+    int end_fd;
+    json_t *large; /* of each page, in the test about bytes */
+    int together;  /* so many questions are answered one right after the other */
+    bool more;     /* pages never end */
+} rig_t;
+
+/* ---- the loop ---- */
+
+static void answer(const rig_t *r, const question_t *q)
+{
+    reply_t reply = {.ticket = q->ticket, .more = r->more};
+    bool is_events = q->request.op && !strcmp(q->request.op, "events");
+    if (request_is_probe(&q->request)) reply.more = false, reply.body = json_pack("{s:b}", "ok", 1);
+    else if (is_events) reply.body = json_pack("{s:[], s:i}", "events", "epoch", 1), reply.next = 1;
+    else if (r->large) reply.body = json_incref(r->large);
+    else reply.body = json_pack("{s:[i]}", "workers", 1);
+    mailbox_reply(server_mailbox(r->server), &reply);
+}
+
+static void *run_loop(void *self)
+{
+    rig_t *r = self;
+    question_t q[MAILBOX_PLACES];
+    mailbox_t *m = server_mailbox(r->server);
+    struct pollfd fds[] = {{.fd = mailbox_question_fd(m), .events = POLLIN},
+                           {.fd = r->end_fd, .events = POLLIN}};
+    int count = 0;
+    for (;;) {
+        poll(fds, 2, -1);
+        if (fds[1].revents) return NULL;
+        if (!mailbox_next(m, clock_now(clock_system()), &q[count])) continue;
+        if (request_is_probe(&q[count].request)) answer(r, &q[count]);
+        else if (++count >= r->together)
+            while (count) answer(r, &q[--count]);
+    }
+}
+
+static void rig_open(rig_t *r)
+{
+    listener_address_t address;
+    char url[96];
+    int fd;
+    heddle_error_t error;
+    cr_assert_eq(listener_parse("127.0.0.1:*", &address, &error), HEDDLE_OK);
+    cr_assert_eq(listener_open(&address, &fd, url, &error), HEDDLE_OK);
+    r->port = (uint16_t)atoi(strrchr(url, ':') + 1);
+    cr_assert_eq(server_open(fd, NULL, &r->server, &error), HEDDLE_OK);
+    r->end_fd = eventfd(0, EFD_CLOEXEC);
+    cr_assert_eq(pthread_create(&r->loop, NULL, run_loop, r), 0);
+}
+
+static void rig_close(rig_t *r)
+{
+    cr_assert_eq(eventfd_write(r->end_fd, 1), 0);
+    pthread_join(r->loop, NULL);
+    server_close(&r->server);
+    close(r->end_fd);
+    json_decref(r->large);
+}
+
+/* ---- clients ---- */
+
+static int client_open(const rig_t *r)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(r->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
+    cr_assert(fd >= 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static void client_ask(int fd, const char *path, const char *accept)
+{
+    char text[256];
+    int n =
+        snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n\r\n", path, accept);
+    cr_assert_eq(send(fd, text, (size_t)n, MSG_NOSIGNAL), n);
+}
+
+/* The beginning of an answer, up to `until`; returns its status, 0: none came. */
+static int client_read(int fd, const char *until, char text[4096])
+{
+    size_t n = 0;
+    text[0] = 0;
+    while (!strstr(text, until) && n < 4095) {
+        if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, PATIENCE_MS) != 1) return 0;
+        ssize_t got = recv(fd, text + n, 4095 - n, 0);
+        if (got <= 0) return 0;
+        text[n += (size_t)got] = 0;
+    }
+    return atoi(text + strlen("HTTP/1.1 "));
+}
+
+static int status_of(const rig_t *r, const char *path, char text[4096])
+{
+    int fd = client_open(r);
+    client_ask(fd, path, "*/*");
+    int status = client_read(fd, "\r\n\r\n", text);
+    close(fd);
+    return status;
+}
+
+/* ---- what is bounded ---- */
+
+/* Answers count from when they are made, also those of one turn, until they are sent or given up. */
+Test(server, answers_on_their_way_are_bounded, .timeout = 120)
+{
+    rig_t r = {.together = LARGE_COUNT};
+    char text[4096], *letters = malloc(LARGE_BYTES);
+    int fds[LARGE_COUNT], taken = 0, status = 0;
+    memset(letters, 'x', LARGE_BYTES);
+    r.large = json_pack("{s:[s#]}", "workers", letters, LARGE_BYTES);
+    free(letters);
+    rig_open(&r);
+    for (int i = 0; i < LARGE_COUNT; i++) {
+        fds[i] = client_open(&r);
+        client_ask(fds[i], "/api/v1/workers", "*/*");
+    }
+    for (int i = 0; i < LARGE_COUNT; i++) taken += client_read(fds[i], "\r\n\r\n", text) == 200;
+    cr_expect_eq(taken, 31, "%d answers of 8 MiB and a little in 256 MiB", taken);
+    cr_expect_eq(status_of(&r, "/livez", text), 200, "a probe is answered all the same: %s", text);
+    cr_expect(strstr(text, "Content-Length: 11\r\n"), "with its body: %s", text);
+    for (int i = 0; i < LARGE_COUNT; i++) close(fds[i]);
+    r.together = 1;
+    uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000ull;
+    while (status != 200 && clock_now(clock_system()) < end_us)
+        status = status_of(&r, "/api/v1/workers", text);
+    cr_expect_eq(status, 200, "their room is free again");
+    rig_close(&r);
+}
