@@ -265,6 +265,16 @@ static void settle_busy(server_t *s, visit_t *v)
     settle_error(s, v, 503, &error);
 }
 
+/* Not a matter of time: the next answer has as many pages. */
+static void settle_too_long(server_t *s, visit_t *v)
+{
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_LIMIT, "the answer has more than %d pages", PAGES);
+    error_hint(&error,
+               "ask for one adapter or one worker, or with the command heddle, which has no such limit");
+    settle_error(s, v, 500, &error);
+}
+
 static void settle_metrics(server_t *s, visit_t *v, samples_t *samples)
 {
     const char *accept = header(v, "Accept");
@@ -305,8 +315,9 @@ static bool take_page(server_t *s, visit_t *v, reply_t *reply)
     }
     v->question.after = reply->next;
     memcpy(v->question.after_name, reply->next_name, sizeof reply->next_name);
-    if (++v->pages < PAGES && ask(s, v)) return false;
-    settle_busy(s, v);
+    if (++v->pages == PAGES) settle_too_long(s, v);
+    else if (ask(s, v)) return false;
+    else settle_busy(s, v);
     return true;
 }
 

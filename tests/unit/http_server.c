@@ -164,3 +164,18 @@ Test(server, answers_on_their_way_are_bounded, .timeout = 120)
     cr_expect_eq(status, 200, "their room is free again");
     rig_close(&r);
 }
+
+/* An answer that never ends is refused for good; and few are joined at a time. */
+Test(server, an_answer_of_too_many_pages_is_refused, .timeout = 60)
+{
+    rig_t r = {.together = 1, .more = true};
+    char text[4096];
+    rig_open(&r);
+    int fd = client_open(&r);
+    client_ask(fd, "/api/v1/workers", "*/*");
+    cr_expect_eq(client_read(fd, "\"retriable\"", text), 500, "%s", text);
+    cr_expect(strstr(text, "more than 256 pages"), "%s", text);
+    cr_expect_not(strstr(text, "Retry-After"), "it will be the same in a moment: %s", text);
+    close(fd);
+    rig_close(&r);
+}
