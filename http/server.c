@@ -79,6 +79,7 @@ typedef struct visit {
     uint32_t retry_s; /* 0: none is said */
     /* a stream of events: its request has the page that comes next */
     bool is_stream, is_idle; /* idle: all was sent, and the connection is suspended */
+    bool is_left;            /* its client has hung up */
     bool has_first;          /* a page came: from now on only news are asked for */
     buf_t pending;           /* events on their way to the client */
     size_t sent;             /* of these */
@@ -194,6 +195,7 @@ static ssize_t read_stream(void *self, uint64_t at, char *to, size_t size)
     size_t left = v->pending.bytes - v->sent;
     (void)at;
     if (v->server->is_ending) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (v->is_left) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (v->client) v->client->since_us = now_us();
     if (!left) {
         v->is_idle = true;
@@ -379,7 +381,7 @@ static void feed_streams(server_t *s, uint64_t now)
         }
         if (now < v->beat_us) continue;
         v->beat_us = now + BEAT_US;
-        buf_add_text(&v->pending, ":\n\n"); /* a client that has gone is noticed */
+        buf_add_text(&v->pending, ":\n\n"); /* a proxy would end a silent connection */
         go_on_stream(v);
     }
 }
@@ -592,13 +594,32 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
 
 /* A client that sends a byte now and then keeps a connection from being idle, and so is held to a time for
  * the whole.  The socket ends here, and libmicrohttpd finds that out. */
-static void end_slow(server_t *s, uint64_t now)
+static void end_slow(const server_t *s, uint64_t now)
 {
     client_t *c;
-    if (now < s->sweep_us) return;
-    s->sweep_us = now + SWEEP_US;
     DL_FOREACH(s->clients, c)
     if (now - c->since_us > (c->is_served ? SEND_US : READ_US)) shutdown(c->fd, SHUT_RDWR);
+}
+
+/* libmicrohttpd does not look at a connection that is suspended, and would keep the place of an idle stream
+ * for a client that has gone. */
+static void end_left(const server_t *s)
+{
+    visit_t *v;
+    DL_FOREACH(s->streams, v)
+    {
+        if (!v->is_idle || !v->client) continue;
+        v->is_left = poll(&(struct pollfd){.fd = v->client->fd, .events = POLLRDHUP}, 1, 0) > 0;
+        if (v->is_left) go_on_stream(v);
+    }
+}
+
+static void sweep(server_t *s, uint64_t now)
+{
+    if (now < s->sweep_us) return;
+    s->sweep_us = now + SWEEP_US;
+    end_slow(s, now);
+    end_left(s);
 }
 
 /* ---- the thread ---- */
@@ -630,7 +651,7 @@ static void *run(void *self)
         take_replies(s);
         end_late(s, now);
         feed_streams(s, now);
-        end_slow(s, now);
+        sweep(s, now);
         s->has_closed = false;
         MHD_run(s->daemon);
     }

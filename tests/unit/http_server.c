@@ -179,3 +179,31 @@ Test(server, an_answer_of_too_many_pages_is_refused, .timeout = 60)
     close(fd);
     rig_close(&r);
 }
+
+/* ---- what comes back ---- */
+
+/* In a second, and not when a sign of life finds no reader. */
+Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
+{
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fds[STREAM_COUNT + 1], status = 0;
+    rig_open(&r);
+    for (int i = 0; i <= STREAM_COUNT; i++) {
+        fds[i] = client_open(&r);
+        client_ask(fds[i], "/api/v1/events", "text/event-stream");
+        cr_expect_eq(client_read(fds[i], i < STREAM_COUNT ? "retry: " : "\r\n\r\n", text),
+                     i < STREAM_COUNT ? 200 : 503, "%d: %s", i, text);
+    }
+    for (int i = 0; i <= STREAM_COUNT; i++) close(fds[i]);
+    uint64_t end_us = clock_now(clock_system()) + STREAM_PLACE_US;
+    while (status != 200 && clock_now(clock_system()) < end_us) {
+        fds[0] = client_open(&r);
+        client_ask(fds[0], "/api/v1/events", "text/event-stream");
+        status = client_read(fds[0], "\r\n\r\n", text);
+        if (status != 200) close(fds[0]);
+    }
+    cr_expect_eq(status, 200, "%s", text);
+    close(fds[0]);
+    rig_close(&r);
+}
