@@ -5,7 +5,9 @@
 
 #include "core/clock.h"
 #include "core/errors.h"
+#include "core/log.h"
 #include "core/option_json.h"
+#include "core/repeat.h"
 #include "core/thread.h"
 #include "http/token.h"
 #include "proto/pages.h"
@@ -32,6 +34,7 @@ enum {
     SEND_US = 60000000,       /* for an answer to be read */
     LOOP_US = 2000000,        /* for the loop to answer: more, and it stands still */
     SWEEP_US = 1000000,       /* how often connections are looked at */
+    LOOK_MS = 100,            /* the same, where poll fails */
     STREAMS = 32,             /* of events; they never take all places of the mailbox */
     STREAM_BYTES = 16384,     /* of a stream that are given to the kernel at a time */
     PACE_US = 100000,         /* between two pages of one stream, so that events come together */
@@ -42,7 +45,8 @@ enum {
 /* What this thread counts itself. */
 static const metric_t METRICS[] = {
     {"heddle_http_connections", "", METRIC_GAUGE, NULL, "Open connections to this address"},
-    {"heddle_http_requests", "", METRIC_COUNTER, "code", "Requests that were answered, by status"},
+    {"heddle_http_requests", "", METRIC_COUNTER, "code",
+     "Requests that were answered, by status; not those whose head is malformed or too large"},
 };
 static const struct {
     int status;
@@ -102,6 +106,7 @@ struct server {
     int joining;
     size_t bodies_bytes;
     uint64_t answered[STATUS_COUNT];
+    repeat_t poll_failures;
 };
 
 static uint64_t now_us(void) { return clock_now(clock_system()); }
@@ -638,6 +643,20 @@ static int sleep_ms(const server_t *s)
     return until > now ? (int)((until - now + 999) / 1000) : 0;
 }
 
+/* The kernel is short of memory, or the limit of descriptors is too low.  The end alone is waited for; all
+ * else is looked at after a moment. */
+static void wait_without(server_t *s, struct pollfd *end)
+{
+    char scratch[REPEAT_TEXT];
+    int why = errno;
+    uint64_t times = repeat_note(&s->poll_failures, 0, now_us());
+    if (times)
+        log_emit(LOG_ERROR, "http.poll",
+                 "HTTP cannot wait for its connections: %s; it looks at them every %d ms%s", strerror(why),
+                 LOOK_MS, repeat_text(times, scratch));
+    poll(end, 1, LOOK_MS);
+}
+
 static void *run(void *self)
 {
     server_t *s = self;
@@ -646,7 +665,7 @@ static void *run(void *self)
                            {.fd = mailbox_reply_fd(s->mailbox), .events = POLLIN},
                            {.fd = s->end_fd, .events = POLLIN}};
     while (!fds[2].revents) {
-        if (poll(fds, sizeof fds / sizeof *fds, sleep_ms(s)) < 0 && errno != EINTR) break;
+        if (poll(fds, sizeof fds / sizeof *fds, sleep_ms(s)) < 0 && errno != EINTR) wait_without(s, &fds[2]);
         uint64_t now = now_us();
         take_replies(s);
         end_late(s, now);

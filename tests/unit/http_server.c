@@ -207,3 +207,25 @@ Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
     close(fds[0]);
     rig_close(&r);
 }
+
+/* poll fails where it is given more descriptors than the process may have. */
+Test(server, a_poll_that_fails_ends_nothing, .timeout = 60)
+{
+    rig_t r = {.together = 1};
+    char text[4096];
+    struct rlimit before, few;
+    rig_open(&r);
+    int fds[] = {client_open(&r), client_open(&r), client_open(&r)};
+    cr_expect_eq(status_of(&r, "/livez", text), 200, "all connections are accepted");
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){.rlim_cur = 2, .rlim_max = before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 0; i < 3; i++) {
+        client_ask(fds[i], "/livez", "*/*");
+        cr_expect_eq(client_read(fds[i], "}", text), 200, "%d: %s", i, text);
+        close(fds[i]);
+    }
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_expect_eq(status_of(&r, "/livez", text), 200);
+    rig_close(&r);
+}
