@@ -28,7 +28,8 @@ typedef struct {
     uint32_t lease_ms, timeout_ms;
     int64_t keep;
     bool insecure, quiet;
-    const char *keys, *http, *http_token, **admin_keys;
+    const char *keys, **admin_keys;
+    service_opts_t http;
     int output, log_level, plan;
 } args_t;
 
@@ -50,9 +51,14 @@ static const option_t OPTIONS[] = {
      "let this new public key administer, besides those that may; may be given again", AT(admin_keys)},
     {"http", 0, OPTION_TEXT, "[HOST:]PORT", NULL, NULL,
      "also answer over HTTP there, reads only: /livez, /readyz, /metrics, /api/v1/...; HOST: 127.0.0.1",
-     AT(http)},
+     AT(http.listen)},
     {"http-token", 0, OPTION_TEXT, "FILE", NULL, NULL,
-     "a secret that HTTP asks for (Authorization: Bearer), in a file for its owner alone", AT(http_token)},
+     "a secret that HTTP asks for (Authorization: Bearer), in a file for its owner alone",
+     AT(http.token_file)},
+    {"http-cert", 0, OPTION_TEXT, "FILE", NULL, NULL,
+     "answer over HTTPS, with this certificate and its chain (PEM); with --http-key", AT(http.cert_file)},
+    {"http-key", 0, OPTION_TEXT, "FILE", NULL, NULL,
+     "the private key of that certificate, for its owner alone", AT(http.key_file)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL,
      "no keys: every client that reaches the address may do everything", AT(insecure)},
     {0}};
@@ -132,7 +138,6 @@ static int serve(const args_t *args, heddle_error_t *error)
                           .insecure = args->insecure,
                           .keys = args->keys,
                           .http = args->http,
-                          .http_token = args->http_token,
                           .admin_keys = args->admin_keys};
     daemon_t *d = NULL;
     int rc = daemon_open(&opts, &d, error);
@@ -154,7 +159,7 @@ static int serve(const args_t *args, heddle_error_t *error)
 
 int main(int argc, char **argv)
 {
-    args_t args = {0};
+    args_t args = {.http = {.program = "broker", .has_api = true}};
     heddle_error_t error = {0};
     char data[4096], range[64];
     int rc = process_begin(&error);
@@ -165,9 +170,6 @@ int main(int argc, char **argv)
     else if (args.lease_ms < LEASE_MIN_MS || args.lease_ms > LEASE_MAX_MS) {
         snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
         rc = option_refuse(&SET, "--lease", range, args.lease_ms, &error);
-    } else if (args.http_token && !args.http) {
-        rc = error_fail(&error, HEDDLE_ERR_USAGE, "--http-token is for --http, which is not given");
-        error_hint(&error, "say where with --http [HOST:]PORT");
     } else if (args.timeout_ms == 0) {
         rc = option_refuse(&SET, "--timeout", "more than 0", 0, &error);
     } else if (args.keep < 0 || args.keep > REGISTRY_KEEP_MAX) {

@@ -303,7 +303,7 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     d->clock = clock_system();
     d->signal_fd = -1;
     int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
-    if (!rc && opts->http) rc = main_http_check(opts->http, opts->http_token, error);
+    if (!rc) rc = service_check(&opts->http, error);
     if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &d->keys, error);
     if (!rc) rc = check_endpoint(opts, d->keys.has_keys, error);
     if (!rc) rc = store_open(opts->data, &d->store, error);
@@ -314,9 +314,8 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     if (!rc) rc = admit(d, opts, error);
     if (!rc) rc = main_keys_register(&d->keys, d->endpoint, error);
     if (!rc) rc = set_up_loop(d, error);
-    if (!rc && opts->http)
-        rc = main_http_open(&(main_http_opts_t){.listen = opts->http,
-                                                .token_file = opts->http_token,
+    if (!rc && opts->http.listen)
+        rc = main_http_open(&(main_http_opts_t){.service = opts->http,
                                                 .loop = d->loop,
                                                 .broker = d->broker,
                                                 .commits = &d->commits},

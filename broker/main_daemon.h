@@ -10,6 +10,8 @@
 #ifndef BROKER_MAIN_DAEMON_H
 #define BROKER_MAIN_DAEMON_H
 
+#include "http/service.h"
+
 #include <heddle/error.h>
 #include <stdbool.h>
 
@@ -22,9 +24,8 @@ typedef struct {
     uint64_t keep;
     int plan; /* plan_shape_t */
     bool insecure;
-    const char *keys;        /* where they are; NULL: the user's ring */
-    const char *http;        /* [HOST:]PORT; NULL: no HTTP */
-    const char *http_token;  /* its file; NULL: none */
+    const char *keys; /* where they are; NULL: the user's ring */
+    service_opts_t http;
     const char **admin_keys; /* public ones, NULL-terminated, that become admins; NULL: none */
 } daemon_opts_t;
 
@@ -37,7 +38,7 @@ typedef struct {
 
 /* INSECURE_ADDRESS, USAGE: the endpoint · what store_open says of the data · ADDRESS_IN_USE · NO_MEMORY,
  * INTERNAL.
- * DATA_DIR: no keys where --keys says, or no token where --http-token says · USAGE, REQUEST_CONFLICT: an
+ * DATA_DIR: no keys where --keys says, or what service_open says of a file · USAGE, REQUEST_CONFLICT: an
  * admin key.  On failure nothing is left open. */
 int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error);
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts);

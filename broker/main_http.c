@@ -5,20 +5,15 @@
 #include "broker/questions/json_parts.h"
 #include "broker/questions/query.h"
 #include "core/errors.h"
-#include "core/log.h"
 #include "core/units.h"
-#include "http/listener.h"
-#include "http/server.h"
-#include "http/token.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct main_http {
-    main_http_opts_t opts; /* without its texts */
-    server_t *server;
+    main_http_opts_t opts; /* without those of the service */
+    service_t *service;
     bool is_looked_at; /* the loop has the descriptor of questions */
-    char url[96];
 };
 
 /* ---- answers ---- */
@@ -82,7 +77,7 @@ static void on_question(void *self)
     main_http_t *h = self;
     question_t q;
     reply_t reply = {0};
-    mailbox_t *mailbox = server_mailbox(h->server);
+    mailbox_t *mailbox = service_mailbox(h->service);
     if (!mailbox_next(mailbox, clock_now(clock_system()), &q)) return;
     reply.ticket = q.ticket;
     answer(h, &q, &reply, &reply.error);
@@ -91,71 +86,36 @@ static void on_question(void *self)
 
 /* ---- open and close ---- */
 
-/* Anyone who reaches the address reads what the broker knows, so that others than this host's users need the
- * token. */
-static int check(const char *listen, const char *token_file, listener_address_t *ret_address,
-                 heddle_error_t *error)
-{
-    int rc = listener_parse(listen, ret_address, error);
-    if (rc || ret_address->is_loopback || token_file) return rc;
-    rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-                    "HTTP on %.100s can be reached from other hosts, and asks for no token", listen);
-    error_contrast(error, "a loopback address, or --http-token FILE", listen);
-    error_hint(error, "make a token: (umask 077; openssl rand -hex 32 >FILE), and name it with --http-token");
-    return rc;
-}
-
-int main_http_check(const char *listen, const char *token_file, heddle_error_t *error)
-{
-    listener_address_t address;
-    return check(listen, token_file, &address, error);
-}
-
 int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_error_t *error)
 {
-    listener_address_t address;
-    char token[TOKEN_MAX + 1] = "";
-    int fd = -1;
     main_http_t *h = calloc(1, sizeof *h);
     if (!h) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
     h->opts = *opts;
-    h->opts.listen = h->opts.token_file = NULL;
-    int rc = check(opts->listen, opts->token_file, &address, error);
-    if (!rc && opts->token_file) rc = token_read(opts->token_file, token, error);
-    if (!rc) rc = listener_open(&address, &fd, h->url, error);
-    if (!rc) rc = server_open(fd, token[0] ? token : NULL, &h->server, error);
-    explicit_bzero(token, sizeof token);
+    h->opts.service = (service_opts_t){0};
+    int rc = service_open(&opts->service, &h->service, error);
     if (!rc) {
-        h->is_looked_at = loop_add_fd(opts->loop, mailbox_question_fd(server_mailbox(h->server)), on_question,
-                                      h) == HEDDLE_OK;
+        int fd = mailbox_question_fd(service_mailbox(h->service));
+        h->is_looked_at = loop_add_fd(opts->loop, fd, on_question, h) == HEDDLE_OK;
         if (!h->is_looked_at) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
     }
-    if (rc) {
-        main_http_close(&h);
-        return rc;
-    }
-    if (!address.is_loopback)
-        log_emit(LOG_WARN, "http.plain",
-                 "%s is reached from other hosts without encryption: token and answers can be read on the "
-                 "network; put a proxy with TLS before it",
-                 h->url);
-    *ret_http = h;
-    return HEDDLE_OK;
+    if (rc) main_http_close(&h);
+    else *ret_http = h;
+    return rc;
 }
 
 void main_http_note(main_http_t *h, uint64_t last_seq)
 {
-    if (h) mailbox_note(server_mailbox(h->server), last_seq);
+    if (h) mailbox_note(service_mailbox(h->service), last_seq);
 }
 
-const char *main_http_url(const main_http_t *h) { return h ? h->url : NULL; }
+const char *main_http_url(const main_http_t *h) { return h ? service_url(h->service) : NULL; }
 
 void main_http_close(main_http_t **http)
 {
     main_http_t *h = http ? *http : NULL;
     if (!h) return;
     *http = NULL;
-    if (h->is_looked_at) loop_remove_fd(h->opts.loop, mailbox_question_fd(server_mailbox(h->server)));
-    server_close(&h->server);
+    if (h->is_looked_at) loop_remove_fd(h->opts.loop, mailbox_question_fd(service_mailbox(h->service)));
+    service_close(&h->service);
     free(h);
 }

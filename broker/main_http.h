@@ -7,21 +7,18 @@
 
 #include "broker/broker.h"
 #include "http/metrics.h"
+#include "http/service.h"
 #include "wire/loop.h"
 
 typedef struct main_http main_http_t;
 
-/* `listen`: [HOST:]PORT.  `token_file` NULL: none, which loopback alone allows.  Checks what can be checked
- * before a file is made: USAGE · INSECURE_ADDRESS. */
-int main_http_check(const char *listen, const char *token_file, heddle_error_t *error);
 typedef struct {
-    const char *listen, *token_file; /* as in main_http_check */
+    service_opts_t service;
     loop_t *loop;
     const broker_t *broker;
     const histogram_t *commits; /* of the store */
 } main_http_opts_t;
-/* From here on clients connect; they are answered when the loop runs.  What main_http_check says ·
- * DATA_DIR: the token's file · ADDRESS_IN_USE, INTERNAL, NO_MEMORY. */
+/* From here on clients connect; they are answered when the loop runs.  Errors as of service_open. */
 int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_error_t *error);
 /* How far the broker's events have come, for those who follow them; at the end of a turn.  Accepts NULL. */
 void main_http_note(main_http_t *h, uint64_t last_seq);

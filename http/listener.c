@@ -97,17 +97,19 @@ static int open_failed(int err, const char *url, heddle_error_t *error)
     }
 }
 
-static void write_url(const char *host, unsigned port, char ret_url[96])
+static void write_url(const char *host, unsigned port, bool is_tls, char ret_url[96])
 {
     bool is_v6 = strchr(host, ':') != NULL;
-    snprintf(ret_url, 96, "http://%s%s%s:%u", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+    snprintf(ret_url, 96, "http%s://%s%s%s:%u", is_tls ? "s" : "", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
+             port);
 }
 
-int listener_open(const listener_address_t *address, int *ret_fd, char ret_url[96], heddle_error_t *error)
+int listener_open(const listener_address_t *address, bool is_tls, int *ret_fd, char ret_url[96],
+                  heddle_error_t *error)
 {
     place_t place;
     int on = 1;
-    write_url(address->host, address->port, ret_url);
+    write_url(address->host, address->port, is_tls, ret_url);
     if (!place_of(address->host, address->port, &place)) return open_failed(EINVAL, ret_url, error);
     int fd = socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return open_failed(errno, ret_url, error);
@@ -123,7 +125,7 @@ int listener_open(const listener_address_t *address, int *ret_fd, char ret_url[9
     bool is_v6 = place.address.ss_family == AF_INET6;
     unsigned port = is_v6 ? ((struct sockaddr_in6 *)&place.address)->sin6_port
                           : ((struct sockaddr_in *)&place.address)->sin_port;
-    write_url(address->host, ntohs((uint16_t)port), ret_url);
+    write_url(address->host, ntohs((uint16_t)port), is_tls, ret_url);
     *ret_fd = fd;
     return HEDDLE_OK;
 }

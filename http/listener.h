@@ -17,7 +17,8 @@ typedef struct {
 /* "9700", "127.0.0.1:9700", "[::1]:9700", "*:9700"; port "*": any free one.  No host: 127.0.0.1.  USAGE. */
 int listener_parse(const char *text, listener_address_t *ret_address, heddle_error_t *error);
 /* ADDRESS_IN_USE · INTERNAL: not an address of this host, or not allowed · NO_MEMORY: no descriptor.
- * `ret_url`: "http://127.0.0.1:9700", with the port that was bound. */
-int listener_open(const listener_address_t *address, int *ret_fd, char ret_url[96], heddle_error_t *error);
+ * `ret_url`: "http://127.0.0.1:9700", with the port that was bound; `is_tls`: https. */
+int listener_open(const listener_address_t *address, bool is_tls, int *ret_fd, char ret_url[96],
+                  heddle_error_t *error);
 
 #endif

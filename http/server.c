@@ -42,11 +42,15 @@ enum {
     RETRY_S = 1               /* after which a client may try again what found no place */
 };
 
+static char TLS_PRIORITIES[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+
 /* What this thread counts itself. */
 static const metric_t METRICS[] = {
     {"heddle_http_connections", "", METRIC_GAUGE, NULL, "Open connections to this address"},
     {"heddle_http_requests", "", METRIC_COUNTER, "code",
      "Requests that were answered, by status; not those whose head is malformed or too large"},
+    {"heddle_http_certificate_end_seconds", "seconds", METRIC_GAUGE, NULL,
+     "With TLS: when the certificate of this address ends to be valid, since 1970"},
 };
 static const struct {
     int status;
@@ -93,7 +97,10 @@ typedef struct visit {
 struct server {
     struct MHD_Daemon *daemon;
     mailbox_t *mailbox;
-    char token[TOKEN_MAX + 1]; /* "": none is asked for */
+    const char *program;
+    bool has_api;
+    uint64_t certificate_end_ms; /* 0: no TLS */
+    char token[TOKEN_MAX + 1];   /* "": none is asked for */
     pthread_t thread;
     bool has_thread;
     int end_fd; /* readable: the thread ends */
@@ -293,6 +300,7 @@ static void settle_metrics(server_t *s, visit_t *v, samples_t *samples)
     samples_add(samples, &METRICS[0], NULL, (double)count);
     for (size_t i = 0; i < STATUS_COUNT; i++)
         samples_add(samples, &METRICS[1], STATUSES[i].text, (double)s->answered[i]);
+    if (s->certificate_end_ms) samples_add(samples, &METRICS[2], NULL, (double)s->certificate_end_ms / 1e3);
     metrics_text(samples, is_openmetrics, &out);
     settle_text(s, v, 200, metrics_content_type(is_openmetrics), out.failed ? NULL : strdup(buf_text(&out)));
     buf_fini(&out);
@@ -459,8 +467,8 @@ static void end_late(server_t *s, uint64_t now)
         bool is_probe = request_is_probe(&v->question.request);
         if (now < v->question.due_us) continue;
         error_fail(&error, is_probe ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_DEADLINE,
-                   "the broker's loop did not answer for %d s", LOOP_US / 1000000);
-        error_hint(&error, "it may wait for its disk: its log says so (store.slow)");
+                   "the %s's loop did not answer for %d s", s->program, LOOP_US / 1000000);
+        error_hint(&error, "it may wait for a disk: its log says more");
         error.retriable = 1;
         settle_error(s, v, request_status(error.code), &error);
         stop_waiting(s, v);
@@ -484,7 +492,7 @@ static int check_client(const server_t *s, const visit_t *v, heddle_error_t *err
     bool is_probe = request_is_probe(&v->question.request);
     if (s->token[0]) {
         if (is_probe || token_is_shown(s->token, header(v, "Authorization"))) return 200;
-        error_fail(error, HEDDLE_ERR_DENIED, "the request has not the broker's token for HTTP");
+        error_fail(error, HEDDLE_ERR_DENIED, "the request has not the %s's token for HTTP", s->program);
         error_expected(error, "Authorization: Bearer TOKEN, with the line of --http-token's file");
         return 401;
     }
@@ -492,7 +500,7 @@ static int check_client(const server_t *s, const visit_t *v, heddle_error_t *err
     error_fail(error, HEDDLE_ERR_DENIED, "without a token this address is reached by its number alone");
     error_expected(error, "Host: an IP address, or localhost");
     error_found(error, "%.200s", host);
-    error_hint(error, "ask for http://127.0.0.1:PORT, or start the broker with --http-token");
+    error_hint(error, "ask for 127.0.0.1:PORT, or start the %s with --http-token", s->program);
     return 421;
 }
 
@@ -507,6 +515,12 @@ static void begin(server_t *s, visit_t *v, const char *method)
     heddle_error_t error = {0};
     int status = request_parse(method, v->target, &v->question.request, &error);
     if (status == 200) status = check_client(s, v, &error);
+    if (status == 200 && v->question.request.kind == REQUEST_API && !s->has_api) {
+        status = 404;
+        error_fail(&error, HEDDLE_ERR_NOT_FOUND, "the %s does not answer this address", s->program);
+        error_expected(&error, "/livez, /readyz or /metrics");
+        error_hint(&error, "the broker answers it: `heddle broker --http`");
+    }
     if (status == 200 && has_body(v)) {
         status = 400;
         error_fail(&error, HEDDLE_ERR_USAGE, "the request has a body");
@@ -690,24 +704,38 @@ static void *run(void *self)
     return NULL;
 }
 
-int server_open(int listen_fd, const char *token, server_t **ret_server, heddle_error_t *error)
+/* NULL: it did not start. */
+static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
+{
+    const certificate_t *c = opts->certificate;
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, c ? c->chain : NULL},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, c ? c->key : NULL},
+                                   {MHD_OPTION_HTTPS_PRIORITIES, 0, TLS_PRIORITIES},
+                                   {MHD_OPTION_END, 0, NULL}};
+    return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (c ? MHD_USE_TLS : 0u), 0, NULL, NULL,
+                            on_request, s, MHD_OPTION_ARRAY, c ? tls : tls + 3, MHD_OPTION_LISTEN_SOCKET,
+                            opts->listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES,
+                            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
+                            on_connection, s, MHD_OPTION_END);
+}
+
+int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t *error)
 {
     server_t *s = calloc(1, sizeof *s);
     if (!s) {
-        close(listen_fd);
+        close(opts->listen_fd);
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to serve HTTP");
     }
-    if (token) error_text(s->token, sizeof s->token, token);
+    s->program = opts->program;
+    s->has_api = opts->has_api;
+    if (opts->certificate) s->certificate_end_ms = opts->certificate->end_ms;
+    if (opts->token) error_text(s->token, sizeof s->token, opts->token);
     s->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = mailbox_new(&s->mailbox);
-    if (!rc && s->end_fd >= 0)
-        s->daemon = MHD_start_daemon(
-            MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET,
-            listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-            (size_t)HEADERS_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
-            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-            MHD_OPTION_END);
-    if (!s->daemon) close(listen_fd);
+    if (!rc && s->end_fd >= 0) s->daemon = start(s, opts);
+    if (!s->daemon) close(opts->listen_fd);
     if (s->daemon && thread_start("heddle-http", run, s, &s->thread) == 0) {
         s->has_thread = true;
         *ret_server = s;

@@ -17,13 +17,21 @@
 #ifndef HTTP_SERVER_H
 #define HTTP_SERVER_H
 
+#include "http/certificate.h"
 #include "http/mailbox.h"
 
 typedef struct server server_t;
 
-/* Takes `listen_fd`, also on failure.  `token` NULL: each client is answered that reaches the address and
- * names it as an address (request_is_of_address).  NO_MEMORY, also without a thread. */
-int server_open(int listen_fd, const char *token, server_t **ret_server, heddle_error_t *error);
+typedef struct {
+    int listen_fd;       /* taken, also on failure */
+    const char *program; /* "broker", for texts; borrowed for ever */
+    const char *token;   /* NULL: each client is answered that reaches the address and names it as an address
+                        * (request_is_of_address) */
+    const certificate_t *certificate; /* NULL: no TLS */
+    bool has_api;                     /* else /api/v1 is not found */
+} server_opts_t;
+/* `opts` is borrowed for the call.  NO_MEMORY, also without a thread. */
+int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t *error);
 mailbox_t *server_mailbox(server_t *s); /* of the loop: its questions; borrowed */
 /* After the loop has stopped looking at the mailbox.  Accepts NULL and pointers to NULL. */
 void server_close(server_t **server);

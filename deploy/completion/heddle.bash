@@ -4,7 +4,7 @@
 
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
-    broker) echo '--listen --data --lease --keep --plan --keys --admin-key --http --http-token --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    broker) echo '--listen --data --lease --keep --plan --keys --admin-key --http --http-token --http-cert --http-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -43,6 +43,8 @@ _heddle_values() {
     worker:--hook-timeout) echo '' ;;
     worker:--host-share|publish:--host-share|pull:--host-share) echo '@dir' ;;
     broker:--http) echo '' ;;
+    broker:--http-cert) echo '@file' ;;
+    broker:--http-key) echo '@file' ;;
     broker:--http-token) echo '@file' ;;
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;

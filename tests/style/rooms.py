@@ -22,6 +22,7 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
 LIBRARIES = {  # header, of a library or of a folder that hides one -> where it may be included
     r"msgpack": r"^(proto|formats)/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
     r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest", r"microhttpd": r"^http/server",
+    r"gnutls": r"^http/certificate",
     r"http/": r"^(http/|broker/main_)",
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder

@@ -62,13 +62,14 @@ Test(listener, a_taken_port_is_named)
     char url[96], taken[96];
     int fd = -1, second = -1;
     cr_assert_eq(listener_parse("*", &a, &error), HEDDLE_OK);
-    cr_assert_eq(listener_open(&a, &fd, url, &error), HEDDLE_OK);
+    cr_assert_eq(listener_open(&a, false, &fd, url, &error), HEDDLE_OK);
     cr_expect_eq(strncmp(url, "http://127.0.0.1:", 17), 0, "%s", url);
     snprintf(taken, sizeof taken, "%s", url + 7);
     cr_assert_eq(listener_parse(taken, &a, &error), HEDDLE_OK);
-    cr_expect_eq(listener_open(&a, &second, url, &error), HEDDLE_ERR_ADDRESS_IN_USE);
+    cr_expect_eq(listener_open(&a, false, &second, url, &error), HEDDLE_ERR_ADDRESS_IN_USE);
     cr_expect(strstr(error.message, url) && error.hint[0]);
     cr_assert_eq(listener_parse("203.0.113.7:1", &a, &error), HEDDLE_OK);
-    cr_expect_eq(listener_open(&a, &second, url, &error), HEDDLE_ERR_INTERNAL, "not an address of this host");
+    cr_expect_eq(listener_open(&a, false, &second, url, &error), HEDDLE_ERR_INTERNAL,
+                 "not an address of this host");
     close(fd);
 }

@@ -72,12 +72,12 @@ static void rig_open(rig_t *r)
 {
     listener_address_t address;
     char url[96];
-    int fd;
+    server_opts_t with = {.program = "test", .has_api = true};
     heddle_error_t error;
     cr_assert_eq(listener_parse("127.0.0.1:*", &address, &error), HEDDLE_OK);
-    cr_assert_eq(listener_open(&address, &fd, url, &error), HEDDLE_OK);
+    cr_assert_eq(listener_open(&address, false, &with.listen_fd, url, &error), HEDDLE_OK);
     r->port = (uint16_t)atoi(strrchr(url, ':') + 1);
-    cr_assert_eq(server_open(fd, NULL, &r->server, &error), HEDDLE_OK);
+    cr_assert_eq(server_open(&with, &r->server, &error), HEDDLE_OK);
     r->end_fd = eventfd(0, EFD_CLOEXEC);
     cr_assert_eq(pthread_create(&r->loop, NULL, run_loop, r), 0);
 }
