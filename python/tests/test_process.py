@@ -132,7 +132,7 @@ def _interrupt(program, adapter, what, call, endpoint, make="None", before=lambd
     os.kill(it.pid, signal.SIGINT)
     assert it.line() == "interrupted", it.log.read_text()
     end = machine_time()
-    assert end - start < 0.1, f"{what}: interrupted at {start:.3f} s, ended at {end:.3f} s\n{it.log.read_text()}"
+    assert end - start < 0.1, f"{what}: from {start:.3f} s to {end:.3f} s\n{it.log.read_text()}"
     assert it.end(sign=None, timeout=30) == 0, it.log.read_text()
 
 
