@@ -234,11 +234,13 @@ void exchange_enter(transfer_t *t)
     if (now_us > t->now_us) t->now_us = now_us;
 }
 
-/* Ends every connection. Those that already ended and linger are cut too, unless the carrier cannot cut. */
+/* Ends every connection, and accepts none any more: nothing would end one that a peer begins while the carrier
+ * ends.  Those that already ended and linger are cut too, unless the carrier cannot cut. */
 void exchange_shut(transfer_t *t)
 {
     if (!t->x) return;
     exchange_enter(t);
+    t->x->token = 0;
     while (t->x->conns) end_conn(t, t->x->conns, END_CUT);
     if (t->carrier->linger_us != CLOCK_NEVER)
         for (conn_t *c = t->x->closing; c; c = c->next) conn_hurry(t, c);

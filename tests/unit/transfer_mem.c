@@ -132,6 +132,15 @@ static bool is_equal(uint64_t offset, uint64_t bytes)
     return !memcmp((uint8_t *)into->base + offset, (uint8_t *)from->base + offset, bytes);
 }
 
+/* A carrier may take time to end, and a peer may begin a connection meanwhile: nothing would end that one. */
+Test(mem, one_that_ends_accepts_no_connection_any_more)
+{
+    exchange_shut(source);
+    ask(KEY, 0, PIECE);
+    settle();
+    cr_assert(exchange_quiet(source) && !source->x->conns);
+}
+
 Test(mem, nothing_arrives_outside_of_events)
 {
     ask(KEY, 0, PIECE);
