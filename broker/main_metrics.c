@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/main_metrics.h"
 
+#include "broker/questions/query.h"
+#include "broker/questions/status_reasons.h"
 #include "broker/rollout/active.h"
 #include "broker/rollout/summary.h"
 #include "broker/state.h"
@@ -13,10 +15,10 @@
 
 /* clang-format off */
 enum {
-    BUILD, START_TIME, EPOCH, READ_ONLY, SETTLING, REGISTRY, COMMITS, REFUSALS,
+    BUILD, START_TIME, EPOCH, REASONS, READ_ONLY, SETTLING, LEASE, REGISTRY, COMMITS, REFUSALS,
     ADAPTERS, ADAPTERS_HELD, ADAPTERS_LOST, WRITERS,
     REMEMBERED, VERSIONS, PUBLISHED, ROLLOUTS, DECISIONS, RETIRED,
-    WORKERS, CURRENT, LAG, SILENCE, SESSIONS, STAGES, SWITCHES, SOURCES, VERIFICATIONS,
+    WORKERS, CURRENT, LAG, SILENCE, SESSIONS, JOINS, PHASES, BYTES, STAGES, SWITCHES, SOURCES, VERIFICATIONS,
     CONNECTIONS, QUESTIONS, WAITING, RECEIVED, SENT, BAD_FRAMES, DROPPED, DENIED
 };
 static const metric_t METRICS[] = {
@@ -26,10 +28,14 @@ static const metric_t METRICS[] = {
         "When the broker began to serve, since 1970"},
     [EPOCH] = {"heddle_broker_epoch", "", METRIC_GAUGE, NULL,
         "Number of this start of the broker"},
+    [REASONS] = {"heddle_reasons", "", METRIC_GAUGE, "reason",
+        "What needs an operator, as `heddle status --check` has it, by reason"},
     [READ_ONLY] = {"heddle_broker_read_only", "", METRIC_GAUGE, NULL,
         "1 while the disk takes no records, else 0"},
     [SETTLING] = {"heddle_broker_settling_seconds", "seconds", METRIC_GAUGE, NULL,
         "For how long the broker still decides nothing after its start"},
+    [LEASE] = {"heddle_lease_seconds", "seconds", METRIC_GAUGE, NULL,
+        "How long a member may be silent before its session ends"},
     [REGISTRY] = {"heddle_registry_bytes", "bytes", METRIC_GAUGE, NULL,
         "Size of the registry on disk"},
     [COMMITS] = {"heddle_store_commit_seconds", "seconds", METRIC_HISTOGRAM, NULL,
@@ -66,6 +72,12 @@ static const metric_t METRICS[] = {
         "The greatest time since a ready worker was heard"},
     [SESSIONS] = {"heddle_worker_sessions", "", METRIC_COUNTER, "event",
         "Sessions of workers that began (joined) or ended"},
+    [JOINS] = {"heddle_join_seconds", "seconds", METRIC_HISTOGRAM, NULL,
+        "From the joining of a worker until it served the active version that was there"},
+    [PHASES] = {"heddle_stage_seconds", "seconds", METRIC_HISTOGRAM, "phase",
+        "How long a version took at a worker, by phase; verify is within fetch"},
+    [BYTES] = {"heddle_fetched_bytes", "bytes", METRIC_COUNTER, "way",
+        "Bytes of versions that workers staged, from a publisher or a worker, or in memory of their host"},
     [STAGES] = {"heddle_worker_stages", "", METRIC_COUNTER, "outcome",
         "Versions that a worker staged, or did not come to stage"},
     [SWITCHES] = {"heddle_worker_activations", "", METRIC_COUNTER, "outcome",
@@ -126,16 +138,28 @@ static void put_counted(samples_t *to, int metric, const events_t *events)
 
 /* ---- what is there now ---- */
 
+static void put_reasons(const broker_t *b, instant_t now, samples_t *to)
+{
+    uint64_t counts[REASON_COUNT];
+    answer_view_t view = query_view(b, now);
+    status_reasons_count(&view, counts);
+    for (int reason = 0; reason < REASON_MORE; reason++)
+        samples_add(to, &METRICS[REASONS], status_reason_name((status_reason_t)reason),
+                    (double)counts[reason]);
+}
+
 static void put_broker(const broker_t *b, const histogram_t *commits, instant_t now, samples_t *to)
 {
     uint64_t settling_us = rollout_settling_us(&b->rollout, &b->members, now.us);
     samples_add(to, &METRICS[BUILD], heddle_version(), 1);
     put(to, START_TIME, (double)b->started_ms / 1e3);
     put(to, EPOCH, (double)b->registry.epoch);
+    put_reasons(b, now, to);
     put(to, READ_ONLY, b->state == BROKER_READ_ONLY);
     put(to, SETTLING, (double)settling_us / 1e6);
+    put(to, LEASE, (double)b->opts.lease_ms / 1e3);
     put(to, REGISTRY, b->io.registry_bytes ? (double)b->io.registry_bytes(b->io.self) : 0);
-    samples_add_histogram(to, &METRICS[COMMITS], commits);
+    samples_add_histogram(to, &METRICS[COMMITS], NULL, commits);
     put_counted(to, REFUSALS, &b->events);
 }
 
@@ -169,6 +193,16 @@ static void put_versions(const broker_t *b, samples_t *to)
     put_counted(to, RETIRED, &b->events);
 }
 
+static void put_costs(const costs_t *costs, samples_t *to)
+{
+    samples_add_histogram(to, &METRICS[JOINS], NULL, &costs->joins);
+    for (int phase = 0; phase < COST_PHASE_COUNT; phase++)
+        samples_add_histogram(to, &METRICS[PHASES], cost_phase_name((cost_phase_t)phase),
+                              &costs->phases[phase]);
+    for (int way = 0; way < COST_WAY_COUNT; way++)
+        samples_add(to, &METRICS[BYTES], cost_way_name((cost_way_t)way), (double)costs->bytes[way]);
+}
+
 static void put_workers(const broker_t *b, instant_t now, samples_t *to)
 {
     uint64_t in_state[MEMBER_LOST + 1] = {0}, current = 0, max_lag = 0, max_silent_ms = 0;
@@ -193,6 +227,7 @@ static void put_workers(const broker_t *b, instant_t now, samples_t *to)
     put(to, LAG, (double)max_lag);
     put(to, SILENCE, (double)max_silent_ms / 1e3);
     put_counted(to, SESSIONS, &b->events);
+    put_costs(&b->rollout.costs, to);
     put_counted(to, STAGES, &b->events);
     put_counted(to, SWITCHES, &b->events);
     put_counted(to, SOURCES, &b->events);

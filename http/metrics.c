@@ -3,21 +3,6 @@
 
 /* ---- values ---- */
 
-static const struct {
-    double seconds;
-    const char *text;
-} BOUNDS[HISTOGRAM_BOUNDS] = {{0.001, "0.001"}, {0.0025, "0.0025"}, {0.005, "0.005"}, {0.01, "0.01"},
-                              {0.025, "0.025"}, {0.05, "0.05"},     {0.1, "0.1"},     {0.25, "0.25"},
-                              {0.5, "0.5"},     {1, "1.0"},         {2.5, "2.5"},     {10, "10.0"}};
-
-void histogram_note(histogram_t *h, double seconds)
-{
-    size_t i = 0;
-    while (i < HISTOGRAM_BOUNDS && seconds > BOUNDS[i].seconds) i++;
-    h->counts[i]++;
-    h->sum += seconds;
-}
-
 static void add(samples_t *s, sample_t sample)
 {
     if (s->count < METRICS_SAMPLES) s->rows[s->count++] = sample;
@@ -28,20 +13,19 @@ void samples_add(samples_t *s, const metric_t *metric, const char *value, double
     const char *suffix = metric->type == METRIC_COUNTER ? "_total"
                          : metric->type == METRIC_INFO  ? "_info"
                                                         : "";
-    add(s, (sample_t){metric, suffix, value, number});
+    add(s, (sample_t){metric, suffix, value, NULL, number});
 }
 
 /* Each bucket counts those of all smaller ones, too. */
-void samples_add_histogram(samples_t *s, const metric_t *metric, const histogram_t *h)
+void samples_add_histogram(samples_t *s, const metric_t *metric, const char *value, const histogram_t *h)
 {
     uint64_t count = 0;
     for (size_t i = 0; i <= HISTOGRAM_BOUNDS; i++) {
         count += h->counts[i];
-        const char *bound = i < HISTOGRAM_BOUNDS ? BOUNDS[i].text : "+Inf";
-        add(s, (sample_t){metric, "_bucket", bound, (double)count});
+        add(s, (sample_t){metric, "_bucket", value, histogram_bound(i), (double)count});
     }
-    add(s, (sample_t){metric, "_sum", NULL, h->sum});
-    add(s, (sample_t){metric, "_count", NULL, (double)count});
+    add(s, (sample_t){metric, "_sum", value, NULL, h->sum});
+    add(s, (sample_t){metric, "_count", value, NULL, (double)count});
 }
 
 /* ---- text ---- */
@@ -56,6 +40,23 @@ static void add_escaped(buf_t *out, const char *text)
             buf_add(out, text, 1);
         }
     }
+}
+
+/* NAME="VALUE"; nothing without a value.  `before`: what stands before it. */
+static void add_label(buf_t *out, const char *before, const char *name, const char *value)
+{
+    if (!value) return;
+    buf_printf(out, "%s%s=\"", before, name);
+    add_escaped(out, value);
+    buf_add_text(out, "\"");
+}
+
+static void add_labels(buf_t *out, const sample_t *row)
+{
+    if (!row->value && !row->bound) return;
+    add_label(out, "{", row->metric->label, row->value);
+    add_label(out, row->value ? "," : "{", "le", row->bound);
+    buf_add_text(out, "}");
 }
 
 /* In OpenMetrics a family has its name alone; in the older format that of its samples, and no infos. */
@@ -88,11 +89,7 @@ void metrics_text(const samples_t *s, bool is_openmetrics, buf_t *out)
         const metric_t *m = row->metric;
         if (!i || s->rows[i - 1].metric != m) add_family(out, row, is_openmetrics);
         buf_printf(out, "%s%s", m->name, row->suffix);
-        if (row->value) {
-            buf_printf(out, "{%s=\"", m->type == METRIC_HISTOGRAM ? "le" : m->label);
-            add_escaped(out, row->value);
-            buf_add_text(out, "\"}");
-        }
+        add_labels(out, row);
         buf_add_text(out, " ");
         add_number(out, row->number);
     }

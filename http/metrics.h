@@ -11,6 +11,7 @@
 #define HTTP_METRICS_H
 
 #include "core/bytes.h"
+#include "core/histogram.h"
 
 typedef enum { METRIC_GAUGE, METRIC_COUNTER, METRIC_HISTOGRAM, METRIC_INFO } metric_type_t;
 
@@ -18,7 +19,7 @@ typedef struct {
     const char *name; /* without _total, _info, _bucket; ends with its unit, if it has one */
     const char *unit; /* "seconds", "bytes"; "" */
     metric_type_t type;
-    const char *label; /* NULL: none; of a histogram always `le` */
+    const char *label; /* NULL: none; a histogram has `le` besides */
     const char *help;  /* a sentence without its end */
 } metric_t;
 
@@ -26,26 +27,19 @@ typedef struct {
     const metric_t *metric;
     const char *suffix; /* of a histogram: which of its series */
     const char *value;  /* of the label; NULL: none; borrowed for ever */
+    const char *bound;  /* of a bucket: its `le`; NULL */
     double number;
 } sample_t;
 
-#define METRICS_SAMPLES 256u
+#define METRICS_SAMPLES 512u
 typedef struct {
     sample_t rows[METRICS_SAMPLES];
     size_t count;
 } samples_t;
 
-/* How often something took how long. */
-#define HISTOGRAM_BOUNDS 12u
-typedef struct {
-    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* by the first bound that it is not above; the last: by none */
-    double sum;
-} histogram_t;
-void histogram_note(histogram_t *h, double seconds);
-
 /* All of one metric come one after the other; what is beyond METRICS_SAMPLES is left out. */
 void samples_add(samples_t *s, const metric_t *metric, const char *value, double number);
-void samples_add_histogram(samples_t *s, const metric_t *metric, const histogram_t *h);
+void samples_add_histogram(samples_t *s, const metric_t *metric, const char *value, const histogram_t *h);
 /* Appends the text. */
 void metrics_text(const samples_t *s, bool is_openmetrics, buf_t *out);
 const char *metrics_content_type(bool is_openmetrics);

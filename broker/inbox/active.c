@@ -37,6 +37,10 @@ int on_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t
     bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
 
+    /* It came when a version was active already: what it did is no part of a rollout. */
+    if (!sub->version && sub->behind_ms == member->joined_ms)
+        costs_note_joined(&s->ro->costs, member, s->v.now.us);
+
     /* The worker serves this version by this decision.  Only this function notes that. */
     sub->decision = m->decision;
     sub->version = m->version;
@@ -55,6 +59,7 @@ int on_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t
         if (has_reached) copy_reached(t, c, true);
         if (t->version == m->version) {
             copy_switched(t, c, m->activate_us, s->v.now);
+            costs_note_switched(&s->ro->costs, c);
         } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
             copy_kept(t, c, s->v.now);
         } else if (has_reached) {

@@ -10,19 +10,32 @@
 #include <string.h>
 
 typedef struct {
-    json_t *list; /* NULL: memory ran out */
+    json_t *list; /* NULL: memory ran out, or there is none */
     size_t count; /* of all, also those that are not listed */
+    uint64_t counts[REASON_COUNT];
 } reasons_t;
 
 typedef struct {
-    const char *name, *adapter, *worker;
+    status_reason_t reason;
+    const char *adapter, *worker;
     uint64_t since_ms; /* 0: not known */
 } subject_t;
 
+const char *status_reason_name(status_reason_t reason)
+{
+    static const char *const NAMES[REASON_COUNT] = {
+#define X(NAME, name) [REASON_##NAME] = name,
+        STATUS_REASONS(X)
+#undef X
+            [REASON_MORE] = "more"};
+    return NAMES[reason];
+}
+
 static void add(reasons_t *r, const subject_t *about, const char *message)
 {
+    r->counts[about->reason]++;
     if (!r->list || ++r->count > STATUS_REASONS_MAX) return;
-    json_t *row = json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", about->name, "adapter",
+    json_t *row = json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", status_reason_name(about->reason), "adapter",
                             part_text(about->adapter), "worker", part_text(about->worker), "since_at",
                             part_time(about->since_ms), "message", part_text(message));
     if (json_array_append_new(r->list, row) == 0) return;
@@ -50,7 +63,7 @@ static void of_keys(const answer_view_t *b, reasons_t *r)
                 "this the right --data? This is cluster %.64s in %.200s",
                 (unsigned long long)count, count == 1 ? "" : "s", count == 1 ? "is" : "are", b->cluster,
                 b->data_dir);
-    add(r, &(subject_t){"keys.refused", NULL, NULL, first->heard_ms}, text);
+    add(r, &(subject_t){REASON_KEYS_REFUSED, NULL, NULL, first->heard_ms}, text);
 }
 
 static void of_broker(const answer_view_t *b, reasons_t *r)
@@ -59,19 +72,19 @@ static void of_broker(const answer_view_t *b, reasons_t *r)
     uint64_t settling_us = rollout_settling_us(b->rollout, b->members, b->now.us);
     if (b->is_read_only) {
         text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
-        add(r, &(subject_t){"broker.read_only", NULL, NULL, b->read_only_ms}, text);
+        add(r, &(subject_t){REASON_READ_ONLY, NULL, NULL, b->read_only_ms}, text);
     }
     if (settling_us) {
         units_ms_text((double)settling_us / 1000, time);
         text_printf(text, sizeof text, "the broker has just started, and decides nothing for %s", time);
-        add(r, &(subject_t){"broker.settling", NULL, NULL, b->started_ms}, text);
+        add(r, &(subject_t){REASON_SETTLING, NULL, NULL, b->started_ms}, text);
     }
     if (b->restored.at_ms)
-        add(r, &(subject_t){"broker.restored", NULL, NULL, b->restored.at_ms}, b->restored.message);
+        add(r, &(subject_t){REASON_RESTORED, NULL, NULL, b->restored.at_ms}, b->restored.message);
     for (size_t i = 0; i < STRANGERS_MAX; i++) {
         const stranger_t *s = &b->foreign->rows[i];
         if (stranger_is_listed(s, b->now.us))
-            add(r, &(subject_t){"broker.other_cluster", NULL, NULL, s->heard_ms}, s->text);
+            add(r, &(subject_t){REASON_OTHER_CLUSTER, NULL, NULL, s->heard_ms}, s->text);
     }
     of_keys(b, r);
 }
@@ -84,21 +97,22 @@ static void of_adapter(const answer_view_t *b, const adapter_row_t *a, reasons_t
     const track_t *lost = summary_lost_active(b->rollout, a);
     if (lost) {
         summary_lost_text(b->rollout, a, text, sizeof text);
-        add(r, &(subject_t){"version.lost", a->name, NULL, lost->lost_ms ? lost->lost_ms : b->started_ms},
+        add(r,
+            &(subject_t){REASON_VERSION_LOST, a->name, NULL, lost->lost_ms ? lost->lost_ms : b->started_ms},
             text);
     } else if (a->held) {
         summary_held_text(b->rollout, a, text, sizeof text);
-        add(r, &(subject_t){"adapter.held", a->name, NULL, a->decided_ms}, text);
+        add(r, &(subject_t){REASON_ADAPTER_HELD, a->name, NULL, a->decided_ms}, text);
     }
     const version_row_t *v = registry_newest(a);
     const track_t *t = v && v->version != a->active ? track_find(b->rollout, a->name, v->version) : NULL;
     if (v && v->state == VERSION_FAILED && decision_end_reason(a, v, &why)) {
         text_printf(text, sizeof text, "%s@%llu, the newest version, has failed: %s: %s", a->name,
                     (unsigned long long)v->version, heddle_err_name(why.code), why.message);
-        add(r, &(subject_t){"version.failed", a->name, NULL, v->ended_ms}, text);
+        add(r, &(subject_t){REASON_VERSION_FAILED, a->name, NULL, v->ended_ms}, text);
     } else if (t && registry_is_live(v) && t->bytes == BYTES_LOST) {
         summary_lost_reason(t, &why);
-        add(r, &(subject_t){"version.lost", a->name, NULL, t->lost_ms ? t->lost_ms : b->started_ms},
+        add(r, &(subject_t){REASON_VERSION_LOST, a->name, NULL, t->lost_ms ? t->lost_ms : b->started_ms},
             why.message);
     }
 }
@@ -127,7 +141,7 @@ static void of_subscription(const answer_view_t *b, const member_t *m, const mem
     if (*code || *message)
         text_printf(text + used, sizeof text - used, ": %s%s%s", code, *code && *message ? ": " : "",
                     message);
-    add(r, &(subject_t){"worker.behind", a->name, m->name, sub->behind_ms}, text);
+    add(r, &(subject_t){REASON_WORKER_BEHIND, a->name, m->name, sub->behind_ms}, text);
 }
 
 /* What it serves has gone bad in its memory.  It serves on, for there is nothing better. */
@@ -138,7 +152,7 @@ static void of_damage(const answer_view_t *b, const member_t *m, const member_su
     if (!c || !c->bad_ms) return;
     text_printf(text, sizeof text, "%s serves %s@%llu: %s", m->name, sub->adapter,
                 (unsigned long long)sub->version, copy_message(c));
-    add(r, &(subject_t){"worker.damaged", sub->adapter, m->name, c->bad_ms}, text);
+    add(r, &(subject_t){REASON_WORKER_DAMAGED, sub->adapter, m->name, c->bad_ms}, text);
 }
 
 static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
@@ -146,7 +160,7 @@ static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
     char text[SUMMARY_TEXT];
     if (m->state == MEMBER_LOST) {
         text_printf(text, sizeof text, "%s is lost: %s", m->name, m->end_message);
-        add(r, &(subject_t){"worker.lost", NULL, m->name, m->ended_ms}, text);
+        add(r, &(subject_t){REASON_WORKER_LOST, NULL, m->name, m->ended_ms}, text);
     }
     for (uint32_t i = 0; member_is_ready(m) && i < m->sub_count; i++) {
         of_subscription(b, m, &m->subs[i], r);
@@ -154,16 +168,28 @@ static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
     }
 }
 
+static void all(const answer_view_t *b, reasons_t *r)
+{
+    of_broker(b, r);
+    for (size_t i = 0; i < b->registry->adapter_count; i++) of_adapter(b, b->registry->adapters[i], r);
+    for (size_t i = 0; i < b->members->worker_count; i++) of_worker(b, b->members->workers[i], r);
+}
+
+void status_reasons_count(const answer_view_t *b, uint64_t ret_counts[REASON_COUNT])
+{
+    reasons_t r = {.list = NULL};
+    all(b, &r);
+    memcpy(ret_counts, r.counts, sizeof r.counts);
+}
+
 json_t *status_reasons_part(const answer_view_t *b)
 {
     reasons_t r = {.list = json_array()};
     char text[64];
-    of_broker(b, &r);
-    for (size_t i = 0; i < b->registry->adapter_count; i++) of_adapter(b, b->registry->adapters[i], &r);
-    for (size_t i = 0; i < b->members->worker_count; i++) of_worker(b, b->members->workers[i], &r);
+    all(b, &r);
     if (!r.list || r.count <= STATUS_REASONS_MAX) return r.list;
     text_printf(text, sizeof text, "%zu more reasons are not listed", r.count - STATUS_REASONS_MAX);
     r.count = 0; /* the list has room for this one */
-    add(&r, &(subject_t){.name = "more"}, text);
+    add(&r, &(subject_t){.reason = REASON_MORE}, text);
     return r.list;
 }

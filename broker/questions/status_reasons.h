@@ -15,6 +15,26 @@
 #define STATUS_REASON_LATE_US 60000000u
 #define STATUS_REFUSED_AGAIN 3u /* an unknown key that was refused so often comes by itself */
 
+/* clang-format off */
+#define STATUS_REASONS(X)                                                                       \
+    X(READ_ONLY, "broker.read_only") X(SETTLING, "broker.settling")                             \
+    X(RESTORED, "broker.restored") X(OTHER_CLUSTER, "broker.other_cluster")                     \
+    X(KEYS_REFUSED, "keys.refused") X(VERSION_LOST, "version.lost")                             \
+    X(VERSION_FAILED, "version.failed") X(ADAPTER_HELD, "adapter.held")                         \
+    X(WORKER_LOST, "worker.lost") X(WORKER_DAMAGED, "worker.damaged")                           \
+    X(WORKER_BEHIND, "worker.behind")
+/* clang-format on */
+typedef enum {
+#define X(NAME, name) REASON_##NAME,
+    STATUS_REASONS(X)
+#undef X
+        REASON_MORE, /* those that are not listed */
+    REASON_COUNT
+} status_reason_t;
+const char *status_reason_name(status_reason_t reason); /* "broker.read_only"; "more" */
+
+/* How many there are of each, listed or not. */
+void status_reasons_count(const answer_view_t *b, uint64_t ret_counts[REASON_COUNT]);
 /* [{"name", "adapter", "worker", "since_at", "message"}]: those of the broker, of adapters by name, of
  * workers by name. */
 json_t *status_reasons_part(const answer_view_t *b);

@@ -12,6 +12,7 @@
 #include "broker/plan/plan.h"
 #include "broker/registry/registry.h"
 #include "broker/rollout/copy.h"
+#include "broker/rollout/costs.h"
 #include "broker/rollout/took.h"
 #include "core/limits.h"
 
@@ -146,6 +147,7 @@ typedef struct rollout {
      * more, and the process must end (a restart knows all of it). */
     bool is_incomplete;
     uint64_t due_us; /* no adapter is due before, nor the end of settling */
+    costs_t costs;
 } rollout_t;
 
 void tracks_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed);

@@ -30,8 +30,9 @@ LIBRARIES = {  # header, of a library or of a folder that hides one -> where it 
 PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|strangers)|"
                   r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
-                  r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
-                  r"transfer/(frame|pace|extents|ring)|http/(request|metrics)|cli/agreement|"
+                  r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|"
+                  r"core/(sized|units|histogram)|transfer/(frame|pace|extents|ring)|"
+                  r"http/(request|metrics)|cli/agreement|"
                   r"bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.

@@ -2,6 +2,7 @@
 /* What `heddle status --check` ends with 1 for. */
 #include "broker_rig.h"
 
+#include "broker/questions/query.h"
 #include "broker/questions/status_reasons.h"
 
 static json_t *body;
@@ -284,4 +285,9 @@ Test(status_reasons, more_than_are_listed)
     rig_pass(LEASE_MS + 1000);
     cr_assert_eq(json_array_size(reasons()), STATUS_REASONS_MAX + 1);
     cr_assert_str_eq(message_of(STATUS_REASONS_MAX), "3 more reasons are not listed");
+    uint64_t counts[REASON_COUNT];
+    answer_view_t view = query_view(R.b, R.now);
+    status_reasons_count(&view, counts);
+    cr_assert_eq(counts[REASON_WORKER_LOST], STATUS_REASONS_MAX + 3, "counted all the same");
+    cr_assert_eq(counts[REASON_MORE], 0);
 }

@@ -8,7 +8,8 @@
 static const metric_t INFO = {"x_build", "", METRIC_INFO, "version", "Of which release"},
                       COUNTER = {"x_frames", "", METRIC_COUNTER, "type", "How many came"},
                       GAUGE = {"x_age_seconds", "seconds", METRIC_GAUGE, NULL, "How old it is"},
-                      HISTOGRAM = {"x_took_seconds", "seconds", METRIC_HISTOGRAM, NULL, "How long it took"};
+                      HISTOGRAM = {"x_took_seconds", "seconds", METRIC_HISTOGRAM, "phase",
+                                   "How long it took"};
 
 static void fill(samples_t *s)
 {
@@ -67,7 +68,8 @@ Test(metrics, a_histogram_adds_up)
     buf_t out = {0};
     static const double SECONDS[] = {0, 0.001, 0.0011, 9.9, 10, 11};
     for (size_t i = 0; i < sizeof SECONDS / sizeof *SECONDS; i++) histogram_note(&h, SECONDS[i]);
-    samples_add_histogram(&s, &HISTOGRAM, &h);
+    samples_add_histogram(&s, &HISTOGRAM, NULL, &h);
+    samples_add_histogram(&s, &HISTOGRAM, "fetch", &h);
     metrics_text(&s, false, &out);
     const char *text = buf_text(&out);
     static const char *const LINES[] = {"# TYPE x_took_seconds histogram\n",
@@ -76,6 +78,8 @@ Test(metrics, a_histogram_adds_up)
                                         "x_took_seconds_bucket{le=\"2.5\"} 3\n",
                                         "x_took_seconds_bucket{le=\"10.0\"} 5\n",
                                         "x_took_seconds_bucket{le=\"+Inf\"} 6\n",
+                                        "x_took_seconds_bucket{phase=\"fetch\",le=\"100.0\"} 6\n",
+                                        "x_took_seconds_sum{phase=\"fetch\"} 30.9021\n",
                                         "x_took_seconds_sum 30.9021\n",
                                         "x_took_seconds_count 6\n"};
     for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++)
