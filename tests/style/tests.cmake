@@ -6,6 +6,9 @@ foreach(rule rooms docs environment spdx errors links answers columns failpoints
   heddle_test_properties(style_${rule} style 30)
 endforeach()
 
+add_test(NAME style_dashboard COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tools/dashboard --check)
+heddle_test_properties(style_dashboard style 30)
+
 # Once: the same sources are in every build.
 if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
   add_test(NAME style_tidy COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/tidy.py ${CMAKE_BINARY_DIR})
