@@ -5,10 +5,10 @@
  *   open --(the owner builds its node on shell_io)--> start --> running --> stop
  *   stop --(the owner destroys its node)--> close
  *
- * Threads: open, start, stop and close by the owner; shell_call and shell_next_event by one
- * application thread at a time; shell_wake and shell_interrupt by any, signal handlers too.  From
- * start to stop the loop's thread alone touches node, wire and transfer; before and after, the
- * owner's.  The loop's thread, and those that UCX makes, block all signals.
+ * Threads: open, start, stop and close by the owner; shell_call by any thread of the application;
+ * shell_next_event by one at a time; shell_wake and shell_interrupt by any, signal handlers too.  From start
+ * to stop the loop's thread alone touches node, wire and transfer; before and after, the owner's.  The loop's
+ * thread, and those that UCX makes, block all signals.
  *
  * While it runs, the shell checks whether the interface still has the addresses that the broker has.  If not,
  * the data plane takes the new ones, and the shell dials anew: the node joins under a new token. */

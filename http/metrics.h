@@ -5,8 +5,9 @@
  *   samples_t    their values at one moment, one metric after the other; made where the counters are
  *   text         Prometheus' format 0.0.4, or OpenMetrics 1.0
  *
- * A metric has one label at most, whose values are words of the program: how many series there are does not
- * depend on what is connected.  The caller owns samples; one thread at a time; nothing blocks. */
+ * A metric has one label at most, whose values are words of the program, or of a worker the names of its
+ * adapters: how many series there are does not depend on what is connected.  The caller owns samples; one
+ * thread at a time; nothing blocks. */
 #ifndef HTTP_METRICS_H
 #define HTTP_METRICS_H
 
@@ -31,7 +32,7 @@ typedef struct {
     double number;
 } sample_t;
 
-#define METRICS_SAMPLES 512u
+#define METRICS_SAMPLES 1024u /* a worker has up to 256 adapters */
 typedef struct {
     sample_t rows[METRICS_SAMPLES];
     size_t count;

@@ -11,6 +11,7 @@
 #include "core/option.h"
 #include "core/process.h"
 #include "core/repeat.h"
+#include "sidecar/http.h"
 #include "sidecar/jobs.h"
 #include "sidecar/print.h"
 
@@ -31,7 +32,8 @@ typedef struct {
     const char **adapters, **labels;
     const char *broker_key, *key;
     const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device, *host_share;
-    int64_t slots, export_keep;
+    int64_t slots, export_keep, ready_lag;
+    service_opts_t http;
     uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
     uint64_t max_rate_bytes;
     bool own_memory, no_relay, insecure, quiet;
@@ -77,6 +79,17 @@ static const option_t OPTIONS[] = {
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
      "give up while another worker has the name, or exports into DIR, or IF is not up; default never",
      AT(join_timeout_ms)},
+    {"http", 0, OPTION_TEXT, "[HOST:]PORT", NULL, NULL,
+     "answer over HTTP there, reads only: /livez, /readyz, /metrics; HOST: 127.0.0.1", AT(http.listen)},
+    {"http-token", 0, OPTION_TEXT, "FILE", NULL, NULL,
+     "a secret that HTTP asks for (Authorization: Bearer), in a file for its owner alone",
+     AT(http.token_file)},
+    {"http-cert", 0, OPTION_TEXT, "FILE", NULL, NULL,
+     "answer over HTTPS, with this certificate and its chain (PEM); with --http-key", AT(http.cert_file)},
+    {"http-key", 0, OPTION_TEXT, "FILE", NULL, NULL,
+     "the private key of that certificate, for its owner alone", AT(http.key_file)},
+    {"ready-lag", 0, OPTION_INTEGER, "N", NULL, "0",
+     "/readyz answers 200 up to so many versions behind the latest decision", AT(ready_lag)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
@@ -134,6 +147,7 @@ static option_set_t SET =
 typedef struct {
     args_t args;
     heddle_worker_t *worker;
+    http_t *http; /* NULL: not asked for */
     jobs_t jobs;
     int signal_fd;
     bool is_ready, is_ending;
@@ -156,7 +170,9 @@ static int check(const args_t *a, heddle_error_t *error)
         return option_refuse(&SET, "--export-keep", "0 to 1000000", a->export_keep, error);
     if (a->timeout_ms == 0) return option_refuse(&SET, "--timeout", "more than 0", 0, error);
     if (a->hook_timeout_ms == 0) return option_refuse(&SET, "--hook-timeout", "more than 0", 0, error);
-    if (a->adapters) return HEDDLE_OK;
+    if (a->ready_lag < 0 || a->ready_lag > 1000000)
+        return option_refuse(&SET, "--ready-lag", "0 to 1000000", a->ready_lag, error);
+    if (a->adapters) return service_check(&a->http, error);
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
     error_expected(error, "--adapter NAME, once or more");
     error_hint(error, "see %s --help", SET.program);
@@ -193,7 +209,7 @@ static void on_joined(sidecar_t *s, const heddle_event_t *e)
     if (s->is_ready) return;
     s->is_ready = true;
     print_ready(s->worker, e, s->name, s->args.adapters,
-                s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
+                s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL, http_url(s->http));
     notify_ready(s->name);
 }
 
@@ -359,6 +375,7 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
         int rc = heddle_worker_open(&opts, &s->worker);
         if (rc) *error = *heddle_last_error();
         s->jobs.worker = s->worker;
+        http_set_worker(s->http, s->worker);
         /* Other failures do not pass by themselves: a wrong option, a key, a cluster of another release. */
         bool is_network = rc == HEDDLE_ERR_INTERNAL || rc == HEDDLE_ERR_UNAVAILABLE;
         if (!rc && repeat_over(&repeated)) log_emit(LOG_WARN, "device.up", "the network interface is up");
@@ -392,6 +409,12 @@ static int run(sidecar_t *s, heddle_error_t *error)
         fd >= 0 ? fd
                 : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
+    /* Probes are answered while this process waits for the directory or the network. */
+    if (!rc && s->args.http.listen)
+        rc = http_open(&(http_opts_t){.service = s->args.http,
+                                      .adapters = s->args.adapters,
+                                      .ready_lag = (uint64_t)s->args.ready_lag},
+                       &s->http, error);
     /* Problems with the directory are reported before anything is fetched. */
     exports_t *x = &s->jobs.exports;
     if (!rc && s->args.export_dir) {
@@ -408,6 +431,7 @@ static int run(sidecar_t *s, heddle_error_t *error)
     notify_stopping();
     if (!rc && s->end.code) *error = s->end;
     if (!rc) rc = s->end.code;
+    http_close(&s->http);
     jobs_fini(&s->jobs);
     heddle_worker_close(&s->worker);
     exports_close(&s->jobs.exports);
@@ -423,6 +447,7 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     int rc = process_begin(&error);
     SET.program = process_name(argv[0], "heddle-worker");
+    s.args.http.program = "worker";
     if (!rc) rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;

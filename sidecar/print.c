@@ -59,16 +59,17 @@ static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)
 
 /* The first line: what a program that started this worker needs to reach it and its exports. */
 void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
-                 const char *const *adapters, const char *export_dir)
+                 const char *const *adapters, const char *export_dir, const char *http)
 {
     char *text = NULL;
     heddle_worker_transport(w, &text);
     json_t *transport = parse(text), *names = json_array();
     for (; *adapters; adapters++) json_array_append_new(names, json_string(*adapters));
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "schema", "heddle/1",
-                         "kind", "ready", "ok", 1, "role", "worker", "pid", (json_int_t)getpid(), "name",
-                         name, "token", (json_int_t)joined->token, "cluster", text_or_null(joined->cluster),
-                         "adapters", names, "export_dir", text_or_null(export_dir), "transport", transport));
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:s?, s:o}", "schema",
+                         "heddle/1", "kind", "ready", "ok", 1, "role", "worker", "pid", (json_int_t)getpid(),
+                         "name", name, "token", (json_int_t)joined->token, "cluster",
+                         text_or_null(joined->cluster), "adapters", names, "export_dir",
+                         text_or_null(export_dir), "http", http, "transport", transport));
 }
 
 /* The library reports STAGED only to a worker that stages at once; with hooks it is this program that knows

@@ -6,9 +6,9 @@
 
 #include <heddle/worker.h>
 
-/* The ready line, printed after the first JOINED; `export_dir` NULL: none. */
+/* The ready line, printed after the first JOINED; `export_dir`, `http` (its URL) NULL: none. */
 void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
-                 const char *const *adapters, const char *export_dir);
+                 const char *const *adapters, const char *export_dir, const char *http);
 /* Prints one event under the name that `heddle events` has for it, numbered from 1 by this process (origin
  * "worker": the number is not the broker's).  Events without such a name (a version arrived, a switch or a
  * check was requested, a join was refused) are not printed. */

@@ -135,6 +135,7 @@ static void send_nack(run_t *run, const versions_entry_t *e, uint64_t decision, 
                                                   .decision = decision,
                                                   .pending = !s->up,
                                                   .error = *error};
+    s->failed_count++;
     if (s->up) act(run, VA_SEND_NACK, e)->decision = decision;
     tell_app(run, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
 }
@@ -211,6 +212,7 @@ static void flip(run_t *run, versions_entry_t *e)
     versions_t *s = run->s;
     versions_entry_t *before = find_in(s, VERSIONS_ACTIVE);
     s->applied = (decision_t){e->decision, e->version, e->digest};
+    s->activated_count += before != e;
     if (before != e) act(run, VA_FLIP, e);
     if (before && before != e) {
         enter(run, before, VERSIONS_KEPT);
@@ -445,6 +447,7 @@ static void become_staged(run_t *run, versions_entry_t *e)
     versions_nack_t *nack = versions_nack(run->s, e->version, 0);
     if (nack) nack->pending = false; /* it was tried again, and went well */
     enter(run, e, VERSIONS_STAGED);
+    run->s->staged_count++;
     send_staged(run, e);
     if (!run->s->app) tell_app(run, e, HEDDLE_EVENT_STAGED, 0);
 }
@@ -724,6 +727,23 @@ const versions_entry_t *versions_coming(const versions_t *s)
 const versions_entry_t *versions_active(const versions_t *s)
 {
     return find_in((versions_t *)s, VERSIONS_ACTIVE);
+}
+
+uint32_t versions_count(const versions_t *s, versions_state_t state)
+{
+    uint32_t count = 0;
+    FOR_EACH((versions_t *)s, e) count += e->state == state;
+    return count;
+}
+
+uint64_t versions_lag(const versions_t *s)
+{
+    const decision_t *to = &s->decided, *at = &s->applied;
+    if (to->decision <= at->decision || to->version == at->version) return 0;
+    if (!at->version) return 1;
+    uint64_t decisions = to->decision - at->decision;
+    uint64_t apart = to->version > at->version ? to->version - at->version : at->version - to->version;
+    return decisions < apart ? decisions : apart;
 }
 
 /* An application may load several versions at a time; the first one is the one that heartbeats name. */

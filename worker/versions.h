@@ -170,7 +170,8 @@ typedef struct versions {
     /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
     uint64_t give_up_us;
     versions_nack_t nacks[VERSIONS_NACKS];
-    uint64_t nack_order; /* of the last one */
+    uint64_t nack_order;                                  /* of the last one */
+    uint64_t staged_count, activated_count, failed_count; /* so far; a version may fail more than once */
 } versions_t;
 
 typedef enum {
@@ -249,6 +250,11 @@ uint64_t versions_deadline(const versions_t *s); /* when VE_TICK is due; CLOCK_N
 /* The entry of a version; NULL: absent. */
 const versions_entry_t *versions_find(const versions_t *s, uint64_t version);
 const versions_entry_t *versions_active(const versions_t *s);
+uint32_t versions_count(const versions_t *s, versions_state_t state); /* entries in it */
+/* How many decided versions the ACTIVE one is behind, at most: of decisions that did not come here, only the
+ * number is known, and a decision may skip versions, or go back.  0: it is the one that was decided last, as
+ * far as is known here; 1: none is ACTIVE. */
+uint64_t versions_lag(const versions_t *s);
 /* The one that is COMING; NULL: none. */
 const versions_entry_t *versions_coming(const versions_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */

@@ -446,13 +446,43 @@ static json_t *report_transport(const heddle_worker_t *w)
                      w->host_share);
 }
 
-/* The same numbers as those of heartbeats, so that both can be compared. */
-static json_t *report_counters(const heddle_worker_t *w)
+static json_t *report_adapter(const heddle_worker_t *w, uint32_t adapter)
 {
+    static const char *const STATES[VERSIONS_STATE_COUNT] = {
+        [VERSIONS_WAITING] = "waiting", [VERSIONS_COMING] = "coming", [VERSIONS_ARRIVED] = "arrived",
+        [VERSIONS_STAGED] = "staged",   [VERSIONS_ACTIVE] = "active", [VERSIONS_KEPT] = "kept"};
+    const versions_t *v = worker_node_versions(w->node, adapter);
+    json_t *versions = json_object();
+    for (int state = VERSIONS_WAITING; state < VERSIONS_STATE_COUNT; state++)
+        json_object_set_new(versions, STATES[state],
+                            json_integer(versions_count(v, (versions_state_t)state)));
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I}}", "name", w->adapters[adapter],
+                     "version", (json_int_t)v->applied.version, "decision", (json_int_t)v->applied.decision,
+                     "decided_version", (json_int_t)v->decided.version, "lag", (json_int_t)versions_lag(v),
+                     "versions", versions, "counts", "staged", (json_int_t)v->staged_count, "activated",
+                     (json_int_t)v->activated_count, "failed", (json_int_t)v->failed_count);
+}
+
+/* The same numbers as those of heartbeats, so that both can be compared, and what the worker is at. */
+static json_t *report_stats(const heddle_worker_t *w)
+{
+    static const char *const STATES[] = {
+        [SESSION_DOWN] = "down",   [SESSION_GREETING] = "greeting", [SESSION_JOINING] = "joining",
+        [SESSION_READY] = "ready", [SESSION_REFUSED] = "refused",   [SESSION_LEAVING] = "leaving",
+        [SESSION_LEFT] = "left"};
     msg_counts_t c = worker_node_counts(w->node);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "bytes_in", (json_int_t)c.bytes_in, "bytes_out",
-                     (json_int_t)c.bytes_out, "chunks_bad", (json_int_t)c.chunks_bad, "retries",
-                     (json_int_t)c.retries, "fenced", (json_int_t)c.fenced);
+    const session_t *session = worker_node_session(w->node);
+    json_t *adapters = json_array();
+    for (uint32_t i = 0; i < w->opts.adapter_count; i++)
+        json_array_append_new(adapters, report_adapter(w, i));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:s, s:I}, s:o}", "bytes_in",
+                     (json_int_t)c.bytes_in, "bytes_out", (json_int_t)c.bytes_out, "chunks_bad",
+                     (json_int_t)c.chunks_bad, "retries", (json_int_t)c.retries, "fenced",
+                     (json_int_t)c.fenced, "own_bytes", (json_int_t)c.own_bytes, "held_bytes",
+                     (json_int_t)c.held_bytes, "slots", "total", (json_int_t)c.slots_total, "free",
+                     (json_int_t)c.slots_free, "held", (json_int_t)c.slots_held, "session", "state",
+                     STATES[session->state], "joined_count", (json_int_t)session->join_count, "adapters",
+                     adapters);
 }
 
 /* On the loop's thread, which owns the numbers. */
@@ -480,7 +510,7 @@ int heddle_worker_transport(heddle_worker_t *w, char **ret_json)
 {
     return report(w, report_transport, ret_json);
 }
-int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, report_counters, ret_json); }
+int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, report_stats, ret_json); }
 
 /* --- close ------------------------------------------------------------------------------------ */
 

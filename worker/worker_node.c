@@ -482,6 +482,11 @@ void worker_node_fds(const worker_node_t *n, int ret_fds[WORKER_FDS])
 
 slots_t *worker_node_slots(const worker_node_t *n) { return n->core.bulk.slots; }
 const heddle_error_t *worker_node_refusal(const worker_node_t *n) { return &n->core.member.refusal; }
+const session_t *worker_node_session(const worker_node_t *n) { return &n->core.member.session; }
+const versions_t *worker_node_versions(const worker_node_t *n, uint32_t adapter)
+{
+    return &n->adapters[adapter].versions;
+}
 worker_core_t *worker_node_core(worker_node_t *n) { return &n->core; }
 adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index) { return &n->adapters[index]; }
 

@@ -14,8 +14,10 @@
 #define WORKER_WORKER_NODE_H
 
 #include "client/node.h"
+#include "client/session.h"
 #include "proto/msg.h"
 #include "worker/slots.h"
+#include "worker/versions.h"
 
 /* A worker that no broker admits says so on stderr after this: see `broker` below. */
 #define WORKER_UNJOINED_US 5000000u
@@ -83,5 +85,8 @@ const heddle_error_t *worker_node_refusal(const worker_node_t *n);
 /* False: it copies every version.  `ret_why`: as HEARTBEAT's unheld; borrowed until the next turn. */
 bool worker_node_shares(const worker_node_t *n, const char **ret_why);
 msg_counts_t worker_node_counts(const worker_node_t *n);
+/* For reports; borrowed until the next turn. */
+const session_t *worker_node_session(const worker_node_t *n);
+const versions_t *worker_node_versions(const worker_node_t *n, uint32_t adapter);
 
 #endif

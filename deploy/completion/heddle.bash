@@ -5,7 +5,7 @@
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
     broker) echo '--listen --data --lease --keep --plan --keys --admin-key --http --http-token --http-cert --http-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --http --http-token --http-cert --http-key --ready-lag --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -42,10 +42,10 @@ _heddle_values() {
     worker:--export-keep) echo '' ;;
     worker:--hook-timeout) echo '' ;;
     worker:--host-share|publish:--host-share|pull:--host-share) echo '@dir' ;;
-    broker:--http) echo '' ;;
-    broker:--http-cert) echo '@file' ;;
-    broker:--http-key) echo '@file' ;;
-    broker:--http-token) echo '@file' ;;
+    broker:--http|worker:--http) echo '' ;;
+    broker:--http-cert|worker:--http-cert) echo '@file' ;;
+    broker:--http-key|worker:--http-key) echo '@file' ;;
+    broker:--http-token|worker:--http-token) echo '@file' ;;
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
@@ -73,6 +73,7 @@ _heddle_values() {
     bench:--python) echo '@file' ;;
     wait:--quorum) echo 'all' ;;
     mkadapter:--rank) echo '' ;;
+    worker:--ready-lag) echo '' ;;
     bench:--repeat) echo '' ;;
     publish:--request-id) echo '' ;;
     keys:--role) echo '' ;;

@@ -190,9 +190,14 @@ HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *di
 /* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with
  * heddle_free. */
 HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
-/* Counters of this process as JSON {"bytes_in","bytes_out","chunks_bad","retries","fenced"}: bytes fetched
- * and served, chunks whose digest was wrong, chunks asked for again, and sessions that a later one replaced
- * (a restart of the broker is none).  Free with heddle_free. */
+/* [any; waits for a turn of the library's thread at most] Counters of this process as JSON
+ * {"bytes_in","bytes_out","chunks_bad","retries","fenced"}: bytes fetched and served, chunks whose digest was
+ * wrong, chunks asked for again, and sessions that a later one replaced (a restart of the broker is none).
+ * And what it is at: "own_bytes" and "held_bytes" of memory, "slots" {"total","free","held"}, "session"
+ * {"state" ("ready": the broker counts this worker),"joined_count"}, and for each of "adapters" {"name",
+ * "version" that is served (0: none),"decision","decided_version" (the latest decision that came here),"lag"
+ * (how many decided versions it is behind, at most),"versions" (how many, by state),"counts" {"staged",
+ * "activated","failed"}}.  Free with heddle_free. */
 HEDDLE_API int heddle_worker_stats(heddle_worker_t *w, char **ret_json);
 /* [any thread, signal handlers too] Makes next_event return INTERRUPTED once. */
 HEDDLE_API void heddle_worker_interrupt(heddle_worker_t *w);

@@ -474,9 +474,10 @@ class Worker(Handle):
     # -- for people ------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """bytes_in bytes_out chunks_bad retries fenced (as `heddle workers`), joined (token, epoch, cluster;
-        None: no broker), and held: one entry for each hold: adapter version tag age_s in_block views (names
-        of tensors) where (file:line of acquire, or the Update)."""
+        """bytes_in bytes_out chunks_bad retries fenced (as `heddle workers`); own_bytes held_bytes slots
+        session, and adapters: version decided_version lag versions counts of each (heddle/worker.h); joined
+        (token, epoch, cluster; None: no broker), and held: one entry for each hold: adapter version tag age_s
+        in_block views (names of tensors) where (file:line of acquire, or the Update)."""
         told = ffi.new("char **")
         with self._lock:
             self._drain()               # `joined` is from events, which may be unread

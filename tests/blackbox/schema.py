@@ -181,7 +181,7 @@ KINDS = {
                "http": "text?"},
     "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name",
                "adapters": "texts",
-               "export_dir": "text?",
+               "export_dir": "text?", "http": "text?",
                "transport": TRANSPORT},
     "heddle": {},
     "events": {},

@@ -8,7 +8,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TABLES = ("broker/main_metrics.c", "http/server.c")
+TABLES = ("broker/main_metrics.c", "http/server.c", "sidecar/http_metrics.c")
 ROW = re.compile(r'\{"(heddle_\w+)", "(\w*)", METRIC_(\w+), (?:NULL|"(\w+)"),\s*((?:"[^"]*"\s*)+)\}')
 SAID = re.compile(r"^\| `(heddle_\w+)` \| (\w+) \| (?:`(\w+)`|–) \| (.*) \|$", re.M)
 ENDS = {"COUNTER": "_total", "INFO": "_info", "GAUGE": "", "HISTOGRAM": ""}

@@ -16,14 +16,14 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
     "worker": {"core", "proto", "formats", "wire", "memory", "transfer", "client"},
     "trainer_client": {"core", "proto", "formats", "wire", "memory", "transfer", "client"},
     "http": {"core", "proto"}, "broker": {"core", "proto", "formats", "wire", "http"},
-    "sidecar": {"core"}, "cli": {"core"},
+    "sidecar": {"core", "http"}, "cli": {"core"},
     "tools": {"core", "formats", "bench"}, "bench": {"core"}, "examples": set(),
 }
 LIBRARIES = {  # header, of a library or of a folder that hides one -> where it may be included
     r"msgpack": r"^(proto|formats)/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
     r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest", r"microhttpd": r"^http/server",
     r"gnutls": r"^http/certificate",
-    r"http/": r"^(http/|broker/main_)",
+    r"http/": r"^(http/|broker/main_|sidecar/(main|http))",
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }

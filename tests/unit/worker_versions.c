@@ -386,6 +386,30 @@ Test(versions, application_cannot_activate_after_the_lapse)
     cr_assert_str_eq(said, "STAGED 7, tell 7 7");
 }
 
+/* At most: what did not come here may have been less. */
+Test(versions, how_far_behind_it_is)
+{
+    versions_t s;
+    bring(&s, false, VERSIONS_ACTIVE); /* 7 */
+    uint64_t decision = s.applied.decision;
+    cr_assert_eq(versions_lag(&s), 0);
+    commit(&s, 8, decision + 1);
+    cr_assert_eq(versions_lag(&s), 1);
+    commit(&s, 19, decision + 3); /* others failed, or did not come */
+    cr_assert_eq(versions_lag(&s), 3);
+    commit(&s, 5, decision + 4); /* a roll-back */
+    cr_assert_eq(versions_lag(&s), 2);
+    commit(&s, 8, decision + (1 << 24)); /* numbers jump after older data were put back */
+    cr_assert_eq(versions_lag(&s), 1);
+    stage(&s, 8);
+    cr_assert_eq(versions_lag(&s), 0);
+    cr_assert_eq(versions_count(&s, VERSIONS_ACTIVE), 1);
+    versions_init(&s, false);
+    cr_assert_eq(versions_lag(&s), 0, "nothing is decided");
+    up(&s, 7, 1, NULL, 0);
+    cr_assert_eq(versions_lag(&s), 1);
+}
+
 Test(versions, decisions_never_go_back)
 {
     versions_t s;
