@@ -234,8 +234,8 @@ void exchange_enter(transfer_t *t)
     if (now_us > t->now_us) t->now_us = now_us;
 }
 
-/* Ends every connection, and accepts none any more: nothing would end one that a peer begins while the carrier
- * ends.  Those that already ended and linger are cut too, unless the carrier cannot cut. */
+/* Ends every connection, and accepts none any more: nothing would end one that a peer begins while the
+ * carrier ends.  Those that already ended and linger are cut too, unless the carrier cannot cut. */
 void exchange_shut(transfer_t *t)
 {
     if (!t->x) return;
