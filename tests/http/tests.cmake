@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# A broker that answers over HTTP, and its clients: each case is a ctest entry.
+# A broker, or a worker, that answers over HTTP, and its clients: each case is a ctest entry.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/run --list OUTPUT_VARIABLE cases OUTPUT_STRIP_TRAILING_WHITESPACE)
 string(REPLACE "\n" ";" cases "${cases}")
