@@ -29,7 +29,8 @@ heddle_torture(memory SOURCES ${dir}/memory.c ${dir}/alloc.c LINK torture_plays 
 heddle_torture(disk SOURCES ${dir}/disk.c ${dir}/vfs.c LINK torture_plays)
 
 set(wrapped open openat stat lstat fstat fstatat mkdir mkdirat mkostemp fsync fdatasync fallocate ftruncate flock read write pread pwrite rename renameat renameat2 link
-  unlink symlinkat unlinkat realpath opendir fdopen fdopendir fflush fwrite fclose readdir readlinkat faccessat utimensat close fcntl)
+  unlink symlinkat unlinkat realpath opendir fdopen fdopendir fflush fwrite fclose readdir readlinkat faccessat utimensat close fcntl
+  zmq_curve_keypair)
 list(TRANSFORM wrapped PREPEND -Wl,--wrap= OUTPUT_VARIABLE wrap_files)
 heddle_torture(files SOURCES ${dir}/files.c ${dir}/datadir.c ${CMAKE_SOURCE_DIR}/sidecar/export.c ${CMAKE_SOURCE_DIR}/sidecar/lock.c LINK heddle_worker heddle_broker OPTIONS ${wrap_files})
 
