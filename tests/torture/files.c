@@ -306,7 +306,8 @@ static key_pair_t pairs[PAIRS];
 static uint32_t pair_count, next_pair;
 
 int __real_zmq_curve_keypair(char *public_key, char *secret_key);
-int __wrap_zmq_curve_keypair(char *public_key, char *secret_key);
+/* Visible: libczmq calls it as well. */
+__attribute__((visibility("default"))) int __wrap_zmq_curve_keypair(char *public_key, char *secret_key);
 int __wrap_zmq_curve_keypair(char *public_key, char *secret_key)
 {
     if (pair_count < PAIRS) return __real_zmq_curve_keypair(public_key, secret_key);
