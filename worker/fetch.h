@@ -17,7 +17,7 @@
  * which each fetch of this process that asks the same source has an equal part (ops.sharers), at least one
  * piece: what several of them ask of it together waits there no longer than what one asks alone.
  *
- * The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and 30 s, and 0.8 s
+ * The deadline of a source follows its observed rate: window / rate, between 0.2 and 30 s, and 0.8 s
  * until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for 12 s without one
  * (or the deadline).  A source that is late is not dead: its asks stand where they are until
  * another source can be asked, and its connection stays.  One ask stays open there while other pieces remain:
