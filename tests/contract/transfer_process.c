@@ -442,6 +442,20 @@ Test(process, variables_are_read_at_the_start_alone)
     }
 }
 
+/* The same of the families that UCX may use: of the one that comes first there is no address at the start. */
+Test(process, families_are_read_at_the_start_alone)
+{
+    make_device();
+    if (!takes_six("d0")) cr_skip_test("no IPv6 here");
+    cr_assert_eq(system("ip addr del 10.1.1.1/24 dev d0"), 0);
+    setenv("UCX_TCP_AF_PRIO", "inet,inet6", 1);
+    rig_t *r = rig_open(1, PIECE, &(transfer_opts_t){.device = "d0"});
+    setenv("UCX_TCP_AF_PRIO", "nosuch", 1);
+    cr_assert_eq(system("ip addr add 10.1.1.1/24 dev d0"), 0);
+    reopens(r, 0, "10.1.1.1");
+    rig_close(r);
+}
+
 static bool is_default(int signal)
 {
     struct sigaction now;
