@@ -30,9 +30,10 @@ typedef struct mapping {
     hold_t *hold;        /* MAPPED to LEAVING */
     handover_ask_t *ask; /* ASKED */
     content_id_t asked;  /* ASKED, REFUSED; generation 0: the region alone, which is never REFUSED */
-    uint64_t due_us;     /* as above */
-    uint32_t unused;     /* contents that were taken since it was used */
-    int rc;              /* REFUSED, and the error */
+    char asked_of[HANDOVER_NAME_MAX + 1]; /* ASKED, REFUSED: the source, which need not be `source` */
+    uint64_t due_us;                      /* as above */
+    uint32_t unused;                      /* contents that were taken since it was used */
+    int rc;                               /* REFUSED, and the error */
     heddle_error_t error;
 } mapping_t;
 
@@ -310,6 +311,7 @@ static int ask(mappings_t *m, mapping_t *p, const char *source, const content_id
     }
     p->state = MAPPING_ASKED;
     p->asked = *id;
+    snprintf(p->asked_of, sizeof p->asked_of, "%s", source);
     p->due_us = now_us + MAPPINGS_ASK_US;
     if (!id->generation) m->asking = p;
     return HEDDLE_OK;
@@ -472,15 +474,16 @@ int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uin
         return error_fail(error, HEDDLE_ERR_USAGE, "a region that is held cannot be taken again");
     if (has_hold(p)) return take_mapped(m, p, id, ret_hold, error);
     bool is_asked_before = p->state == MAPPING_ASKED || p->state == MAPPING_REFUSED;
-    bool is_it = is_asked_before && content_is(&p->asked, id);
+    bool is_content = is_asked_before && content_is(&p->asked, id);
+    bool is_it = is_content && !strcmp(p->asked_of, source);
     if (is_it && p->state == MAPPING_ASKED) return HEDDLE_ERR_AGAIN;
-    if (is_asked_before && !is_it && p->asked.generation >= id->generation)
+    if (is_asked_before && !is_content && p->asked.generation >= id->generation)
         return error_fail(error, HEDDLE_ERR_NOT_FOUND,
                           "it was written again: generation %llu of its region was asked for",
                           (unsigned long long)p->asked.generation);
     int rc = p->rc;
     if (is_it && error) *error = p->error;
-    if (!is_it) { /* an answer about the content before, or the region alone, says nothing about it */
+    if (!is_it) { /* an answer about something else, or of another source, is not one to this question */
         end_ask(m, p);
         p->state = MAPPING_WANTED;
         rc = ask(m, p, source, id, now_us, error);

@@ -7,10 +7,12 @@
  *   (none)     | a source offers it, or its content is taken                -> wanted
  *   wanted     | its source is connected                                    -> asked, for the region alone
  *              | mappings_take                                              -> asked, for a content
- *   asked      | its description came                                       -> mapped; locked, of a content
+ *   asked      | mappings_take of a later content, or of another source     -> asked, for that
+ *              | its description came                                       -> mapped; locked, of a content
  *              | the region alone is refused, or the source ended           -> (none), or wanted again
  *              | the content is refused, or the source ended                -> refused
  *   refused    | mappings_take, which says so                               -> (none); wanted, if offered
+ *              | mappings_take of a later content, or of another source     -> asked, for that
  *              | no mappings_take for MAPPINGS_ASK_US                       -> (none)
  *   mapped     | mappings_take                                              -> held
  *              | withdrawn, its source gone for MAPPINGS_GONE_US,
@@ -78,8 +80,9 @@ int mappings_tell(mappings_t *m, const char *source, note_t note, const content_
 
 /* A hold of this content. OK: *ret_hold is in `mapped` (memory/hold.h), and stays until mappings_give. AGAIN:
  * it is on its way; call again when the descriptor was readable, or after a turn. Else as hold_take and
- * handover_ask: the content has to be fetched elsewhere; NOT_FOUND also where a later generation of its
- * region was asked for. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE: it is held already. */
+ * handover_ask: this source does not hand it over; NOT_FOUND also where a later generation of its region was
+ * asked for. An answer is that of `source`: another one that is named is asked in place of the one before.
+ * LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE: it is held already. */
 int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uint64_t now_us,
                   hold_t **ret_hold, heddle_error_t *error);
 /* Ends the hold; the mapping may stay. */

@@ -37,12 +37,18 @@ static bool was_asked(const holding_t *h, const announced_source_t *s)
     return false;
 }
 
-/* The first one that has a region and was not asked; NULL: none. */
+/* The one whose answer is waited for, as long as it is listed: a list of another order does not end that.
+ * Then the first one that has a region and was not asked; NULL: none. */
 static const announced_source_t *next_source(const holding_t *h, const announced_t *w)
 {
-    for (const announced_source_t *s = w->sources; s < w->sources + w->source_count; s++)
-        if (s->region.generation && !was_asked(h, s)) return s;
-    return NULL;
+    const announced_source_t *next = NULL;
+    for (const announced_source_t *s = w->sources; s < w->sources + w->source_count; s++) {
+        holding_row_t row = row_of(s);
+        if (!s->region.generation || was_asked(h, s)) continue;
+        if (!memcmp(&row, &h->row, sizeof row)) return s;
+        if (!next) next = s;
+    }
+    return next;
 }
 
 bool holding_has_news(const holding_t *h, const announced_t *w) { return next_source(h, w) != NULL; }

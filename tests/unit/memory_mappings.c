@@ -507,6 +507,29 @@ Test(memory_mappings, a_refusal_is_of_the_content_that_was_asked_for)
     }
 }
 
+/* Two sources have the same region, and the one that is asked first stands still: the other one is asked when it
+ * is named, before that question ends or after it. */
+Test(memory_mappings, an_answer_is_of_the_source_that_was_asked)
+{
+    handover_t *second = listen_second();
+    hold_t *h = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t id = publish(0, 8);
+    for (int has_ended = 0; has_ended < 2; has_ended++) {
+        cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+        now_us += has_ended ? MAPPINGS_ASK_US : 0;
+        (void)mappings_turn(m, now_us);
+        cr_assert_eq(mappings_take(m, second_name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN, "%s", e.message);
+        handover_turn(second, now_us);
+        (void)mappings_turn(m, now_us);
+        cr_assert_eq(mappings_take(m, second_name, &id, now_us, &h, &e), HEDDLE_OK, "%s", e.message);
+        mappings_give(m, &h);
+        settle();
+    }
+    handover_destroy(&second);
+}
+
 /* Two adapters: the one that is late does not end what the other has asked for. */
 Test(memory_mappings, what_was_written_again_is_not_asked_for)
 {

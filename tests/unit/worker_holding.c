@@ -743,6 +743,92 @@ Test(holding, a_silent_source_is_not_waited_for)
     free(a.bytes);
 }
 
+/* ---- silent ---- */
+
+/* Listens as a process does that stands still: the kernel takes connections, and no answer comes. */
+static int listen_and_say_nothing(const key16_t *life)
+{
+    char name[SHARING_NAME_BYTES];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int silent = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int n =
+        snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "heddle-%s", sharing_name(life, name));
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    cr_assert(bind(silent, (struct sockaddr *)&address, bytes) == 0 && listen(silent, 64) == 0);
+    return silent;
+}
+
+/* A row for the region of `of`, by a holder that is not there for the network, either. */
+static msg_source_t silent_row(const msg_source_t *of, uint64_t token, const msg_source_t *dead,
+                               int *ret_silent)
+{
+    msg_source_t row = *dead;
+    row.token = token;
+    row.name = "silent";
+    row.region = of->region;
+    row.life = (key16_t){{(uint8_t)getpid(), (uint8_t)(getpid() >> 8), 30, (uint8_t)token}};
+    *ret_silent = listen_and_say_nothing(&row.life);
+    return row;
+}
+
+/* The first one in the list is another one by then, and its memory is not what does not answer. */
+Test(holding, the_silence_of_one_holder_is_not_that_of_another)
+{
+    test_content_t a = content(1);
+    int silent;
+    worker_t *first = first_worker(&a), *second = sharing_worker(1);
+    msg_source_t dead = slow_origin(&a, 0), w1 = row_of(first), w5 = silent_row(&w1, 55, &dead, &silent);
+    announce_to(second, &a, 1, (msg_source_t[]){w5}, 1);
+    run_for(10000);
+    send_sources(second, (msg_source_t[]){w1, w5}, 2);
+    run_for(MAPPINGS_ASK_US);
+    until_staged(second);
+    cr_assert(last_said(second, MSG_STAGED)->staged.held);
+    cr_assert_eq(last_said(second, MSG_STAGED)->staged.sources[0].token, first->token);
+    cr_assert_eq(bytes_in(second), 0);
+    close(silent);
+    free(a.bytes);
+}
+
+/* A source that left the list is not waited for. */
+Test(holding, one_that_is_not_listed_any_more_is_not_waited_for)
+{
+    test_content_t a = content(1);
+    int silent;
+    worker_t *first = first_worker(&a), *second = sharing_worker(1);
+    msg_source_t dead = slow_origin(&a, 0), w1 = row_of(first), w5 = silent_row(&w1, 55, &dead, &silent);
+    announce_to(second, &a, 1, (msg_source_t[]){w5}, 1);
+    run_for(10000);
+    send_sources(second, &w1, 1);
+    uint64_t end_us = world_now_us + MAPPINGS_ASK_US / 2;
+    until_staged(second);
+    cr_assert(last_said(second, MSG_STAGED)->staged.held && bytes_in(second) == 0);
+    cr_assert_lt(world_now_us, end_us);
+    close(silent);
+    free(a.bytes);
+}
+
+/* As where workers come and go all the time. */
+Test(holding, each_question_has_its_time_whatever_the_order_of_the_lists)
+{
+    test_content_t a = content(1);
+    int silent[2];
+    worker_t *first = first_worker(&a), *second = sharing_worker(1);
+    msg_source_t dead = slow_origin(&a, 0), w1 = row_of(first);
+    msg_source_t w5 = silent_row(&w1, 55, &dead, &silent[0]), w6 = silent_row(&w1, 56, &dead, &silent[1]);
+    uint64_t end_us = world_now_us + 3 * MAPPINGS_ASK_US;
+    announce_to(second, &a, 1, (msg_source_t[]){w5, w6, w1}, 3);
+    for (int i = 0; i < 8 && !count_said(second, MSG_STAGED); i++) {
+        for (uint64_t us = 0; us < MAPPINGS_ASK_US / 3; us += 10000) run_for(10000);
+        send_sources(second, i % 2 ? (msg_source_t[]){w5, w6, w1} : (msg_source_t[]){w6, w5, w1}, 3);
+    }
+    until_staged(second);
+    cr_assert(last_said(second, MSG_STAGED)->staged.held && bytes_in(second) == 0);
+    cr_assert_lt(world_now_us, end_us);
+    for (int i = 0; i < 2; i++) close(silent[i]);
+    free(a.bytes);
+}
+
 /* ---- full just now ---- */
 
 static int full, waiting[8];
