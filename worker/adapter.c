@@ -437,7 +437,7 @@ static bool hear_sources(adapter_t *a, const announced_t *w, bool has_lost_all, 
         if (!is_to_hold) io->tr->greet(io->t, &peer);
     }
     if (a->intake.what != w) return false;
-    if (intake_is_better_held(&a->intake, has_lost_all)) return true;
+    if (intake_is_better_held(&a->intake, has_lost_all, now_us)) return true;
     intake_new_sources(&a->intake, now_us);
     return false;
 }

@@ -13,6 +13,7 @@
 /* Digested in one call: 0.1 ms, 0.03 with vectors; as a download does. */
 #define PIECE_BYTES LIMIT_CHUNK_MAX_BYTES
 #define PIECES 4
+#define TRIES 2u
 
 _Static_assert(HOLDING_SOCKET == SHARING_NAME_BYTES, "a name of a socket");
 
@@ -29,29 +30,47 @@ static holding_row_t row_of(const announced_source_t *s)
     return (holding_row_t){.life = s->life, .region = s->region};
 }
 
-static bool was_asked(const holding_t *h, const announced_source_t *s)
+/* NULL: it was not asked. */
+static const holding_asked_t *find_asked(const holding_t *h, const holding_row_t *row)
 {
-    holding_row_t row = row_of(s);
     for (uint32_t i = 0; i < h->asked_count && i < LIMIT_SOURCES; i++)
-        if (!memcmp(&h->asked[i], &row, sizeof row)) return true;
-    return false;
+        if (!memcmp(&h->asked[i].row, row, sizeof *row)) return &h->asked[i];
+    return NULL;
 }
 
 /* The one whose answer is waited for, as long as it is listed: a list of another order does not end that.
- * Then the first one that has a region and was not asked; NULL: none. */
-static const announced_source_t *next_source(const holding_t *h, const announced_t *w)
+ * Then the first one that has a region and was not asked; then the one that is to be asked once more, at
+ * *ret_us. NULL: none. */
+static const announced_source_t *next_source(const holding_t *h, const announced_t *w, uint64_t *ret_us)
 {
     const announced_source_t *next = NULL;
+    uint64_t next_us = CLOCK_NEVER;
+    *ret_us = 0;
     for (const announced_source_t *s = w->sources; s < w->sources + w->source_count; s++) {
         holding_row_t row = row_of(s);
-        if (!s->region.generation || was_asked(h, s)) continue;
+        const holding_asked_t *asked = find_asked(h, &row);
+        if (!s->region.generation) continue;
         if (!memcmp(&row, &h->row, sizeof row)) return s;
-        if (!next) next = s;
+        uint64_t us = !asked ? 0 : asked->tries < TRIES ? asked->again_us : CLOCK_NEVER;
+        if (us >= next_us) continue;
+        next = s;
+        next_us = us;
     }
+    *ret_us = next_us;
     return next;
 }
 
-bool holding_has_news(const holding_t *h, const announced_t *w) { return next_source(h, w) != NULL; }
+bool holding_may_answer(const holding_t *h, const announced_t *w, uint64_t now_us)
+{
+    for (const announced_source_t *s = w->sources; s < w->sources + w->source_count; s++) {
+        holding_row_t row = row_of(s);
+        const holding_asked_t *asked = find_asked(h, &row);
+        if (s->region.generation && (!asked || asked->again_us <= now_us)) return true;
+    }
+    return false;
+}
+
+bool holding_has_news(const holding_t *h, const announced_t *w) { return holding_may_answer(h, w, 0); }
 bool holding_waits(const holding_t *h) { return !h->region || h->claim.state == CLAIM_WAITING; }
 
 uint64_t holding_deadline(const holding_t *h)
@@ -67,24 +86,21 @@ void holding_hear(holding_t *h, const char *source, note_t note, const content_i
     else if (!strcmp(source, h->socket)) claim_lose(&h->claim);
 }
 
-/* What is held is let go, and the next source is asked. */
-static void let_go(holding_t *h)
+/* What is held is let go, and the next source is asked. A source that stood still may hand it over later, and
+ * one that had too many connections; so may any where it, or this process, had no descriptor or no memory. */
+static void let_go(holding_t *h, int rc, uint64_t now_us)
 {
+    bool may_pass = rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_UNAVAILABLE || rc == HEDDLE_ERR_NO_MEMORY;
+    const holding_asked_t *before = find_asked(h, &h->row);
+    uint32_t tries = before ? before->tries + 1 : 1;
+    uint64_t pause_us = tries < TRIES ? HOLDING_AGAIN_US : HOLDING_PAUSE_US;
+    h->asked[before ? before - h->asked : h->asked_count++ % LIMIT_SOURCES] =
+        (holding_asked_t){.row = h->row,
+                          .tries = tries,
+                          .again_us = may_pass ? now_us + pause_us : CLOCK_NEVER};
     holding_end(h);
     h->at = 0;
-    h->asked[h->asked_count++ % LIMIT_SOURCES] = h->row;
-}
-
-/* A source, or this process, that had too many connections or descriptors, or no memory, just now is asked
- * once more. */
-static bool is_asked_again(holding_t *h, int rc, uint64_t now_us)
-{
-    bool may_pass = rc == HEDDLE_ERR_UNAVAILABLE || rc == HEDDLE_ERR_NO_MEMORY;
-    if (!may_pass || !memcmp(&h->again, &h->row, sizeof h->row)) return false;
-    holding_end(h);
-    h->again = h->row;
-    h->again_us = now_us + HOLDING_AGAIN_US;
-    return true;
+    h->row = (holding_row_t){.region = {.generation = 0}};
 }
 
 /* The manifest is copied before it is compared and decoded: its owner could change it meanwhile. */
@@ -106,9 +122,13 @@ static int begin_check(holding_t *h, const announced_part_t *part, heddle_error_
 static int ask_for_region(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_us)
 {
     heddle_error_t error;
-    if (now_us < h->again_us) return HEDDLE_ERR_AGAIN;
+    uint64_t ask_us;
     h->again_us = 0;
-    for (const announced_source_t *s; (s = next_source(h, w)) != NULL;) {
+    for (const announced_source_t *s; (s = next_source(h, w, &ask_us)) != NULL;) {
+        if (now_us < ask_us) {
+            h->again_us = ask_us;
+            return HEDDLE_ERR_AGAIN;
+        }
         mappings_t *mappings = sharing_mappings(bulk->sharing);
         content_id_t id = sharing_content(&s->region, &w->part.manifest_digest);
         (void)sharing_name(&s->life, h->socket);
@@ -128,8 +148,7 @@ static int ask_for_region(holding_t *h, bulk_t *bulk, const announced_t *w, uint
             claim_begin(&h->claim, &id, announced_bytes(&w->part), is_own, now_us);
             return HEDDLE_ERR_AGAIN;
         }
-        if (is_asked_again(h, rc, now_us)) return HEDDLE_ERR_AGAIN;
-        let_go(h);
+        let_go(h, rc, now_us);
         if (rc != HEDDLE_ERR_NOT_FOUND) {
             h->why_code = rc;
             text_printf(h->why, sizeof h->why, "the memory of %s: %s", s->name, error.message);
@@ -194,7 +213,7 @@ int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_
                  (unsigned long long)w->version, h->from.name);
         h->why_code = HEDDLE_ERR_DIGEST_MISMATCH;
         text_printf(h->why, sizeof h->why, "the memory of %s: its bytes have another digest", h->from.name);
-        let_go(h);
+        let_go(h, rc, now_us);
         h->has_found_bad = true;
         return ask_for_region(h, bulk, w, now_us);
     }

@@ -12,13 +12,17 @@
  *
  * It is checking exactly as long as it has a region.
  *
- * The sources are asked in the order of the announcement, each once, or twice if there were too many
- * connections or descriptors, or no memory, the first time. Those that have no region are left out. A list
- * that comes later may have others (holding_has_news), also while the version is fetched. One process of the
- * host digests a content for all that hold it (memory/rounds.h): the source says which. A source is watched
- * from the first hold on; a worker has verified what it hands on, and says so. This one digests, a piece a
- * call, when it is asked, when the source is away or silent, or cannot be watched, and after another source's
- * bytes differed: the next one may hand on the same memory. The manifest is compared and decoded by each.
+ * The sources are asked in the order of the announcement, each once. One that did not answer, or had too many
+ * connections or descriptors, or no memory, is asked once more when all others have been, and again while the
+ * version is fetched and nothing comes (holding_may_answer): as long as it is listed, it stood still for a
+ * moment only. Those that have no region are left out. A list that comes later may have others
+ * (holding_has_news), also while the version is fetched.
+ *
+ * One process of the host digests a content for all that hold it (memory/rounds.h): the source says which. A
+ * source is watched from the first hold on; a worker has verified what it hands on, and says so. This one
+ * digests, a piece a call, when it is asked, when the source is away or silent, or cannot be watched, and
+ * after another source's bytes differed: the next one may hand on the same memory. The manifest is compared
+ * and decoded by each.
  *
  * Loop thread only. An intake (worker/intake.h) owns it, and the region until that is the caller's. */
 #ifndef WORKER_HOLDING_H
@@ -28,29 +32,35 @@
 #include "worker/announced.h"
 #include "worker/bulk.h"
 
-#define HOLDING_SOCKET 33u        /* SHARING_NAME_BYTES */
-#define HOLDING_AGAIN_US 50000ull /* until a source that was full is asked once more */
+#define HOLDING_SOCKET 33u          /* SHARING_NAME_BYTES */
+#define HOLDING_AGAIN_US 50000ull   /* until a source that was silent or full is asked once more */
+#define HOLDING_PAUSE_US 5000000ull /* and after that, while the version is fetched */
 
 /* What a process was asked for. */
 typedef struct {
     key16_t life;
     msg_region_t region;
 } holding_row_t;
+/* And was not given. */
+typedef struct {
+    holding_row_t row;
+    uint32_t tries;
+    uint64_t again_us; /* it is not asked again before; CLOCK_NEVER: nor later */
+} holding_asked_t;
 typedef struct {
     holding_row_t row;    /* asking: what is asked for; checking: what is held */
     served_t from;        /* its source, whatever is announced meanwhile; no bytes of it are copied */
     uint32_t asked_count; /* in vain */
-    holding_row_t asked[LIMIT_SOURCES]; /* the last ones of these, in any order */
-    holding_row_t again;                /* the last one that was full, and is not waited for again */
-    uint64_t again_us;                  /* asking: it is asked then; 0: at once */
-    region_t *region;                   /* checking: held, with a reference */
-    manifest_t manifest;                /* checking: of that region */
-    claim_t claim;                      /* checking: which process digests it, and what came of that */
-    char socket[HOLDING_SOCKET];        /* of its source */
-    bool has_found_bad;                 /* one that differs: each later one is digested here */
-    bool is_digested;                   /* by this process, and not by another one for all */
-    uint64_t at;                        /* bytes of `region` that were digested here */
-    uint64_t begun_us, took_us;         /* asking began; until the last byte was checked */
+    holding_asked_t asked[LIMIT_SOURCES]; /* the last ones of these, in any order */
+    uint64_t again_us;                    /* asking: nothing is asked before; 0: it waits for an answer */
+    region_t *region;                     /* checking: held, with a reference */
+    manifest_t manifest;                  /* checking: of that region */
+    claim_t claim;                        /* checking: which process digests it, and what came of that */
+    char socket[HOLDING_SOCKET];          /* of its source */
+    bool has_found_bad;                   /* one that differs: each later one is digested here */
+    bool is_digested;                     /* by this process, and not by another one for all */
+    uint64_t at;                          /* bytes of `region` that were digested here */
+    uint64_t begun_us, took_us;           /* asking began; until the last byte was checked */
     uint64_t check_us;
     int why_code;  /* of `why`, and the same whichever source it names; OK: it cannot be reached at all */
     char why[160]; /* a source has a region that cannot be held; "": none has, or not any more */
@@ -73,6 +83,8 @@ uint64_t holding_deadline(const holding_t *h);
 void holding_hear(holding_t *h, const char *source, note_t note, const content_id_t *id);
 /* Of a begun one: a source is listed that was not asked. */
 bool holding_has_news(const holding_t *h, const announced_t *w);
+/* Or one that may hand it over by now, though it did not when it was asked. */
+bool holding_may_answer(const holding_t *h, const announced_t *w, uint64_t now_us);
 /* The version is not wanted any more. */
 void holding_end(holding_t *h);
 

@@ -277,12 +277,13 @@ void intake_new_sources(intake_t *in, uint64_t now_us)
     else if (has_news && holding_has_news(&in->holding, in->what)) in->state = INTAKE_HOLDING;
 }
 
-bool intake_is_better_held(const intake_t *in, bool has_lost_all)
+bool intake_is_better_held(const intake_t *in, bool has_lost_all, uint64_t now_us)
 {
     const download_t *p = in->download;
     bool is_open = in->state == INTAKE_DOWNLOADING && p->state < DOWNLOAD_CLOSING;
-    bool may_hold = is_open && in->bulk->sharing && (has_lost_all || !p->last_token);
-    return may_hold && holding_has_news(&in->holding, in->what);
+    if (!is_open || !in->bulk->sharing) return false;
+    if (!p->last_token) return holding_may_answer(&in->holding, in->what, now_us);
+    return has_lost_all && holding_has_news(&in->holding, in->what);
 }
 
 void intake_unreached(intake_t *in, const uint64_t *lost, uint32_t count, uint64_t now_us)

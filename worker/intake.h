@@ -78,9 +78,10 @@ void intake_hear(intake_t *in, const char *source, note_t note, const content_id
 
 /* what->sources changed. */
 void intake_new_sources(intake_t *in, uint64_t now_us);
-/* The download gets nowhere, and a source is listed whose region was not asked for: to hold that takes less
- * time, and no memory, but it takes an intake of its own.  `has_lost_all`: by the last list. */
-bool intake_is_better_held(const intake_t *in, bool has_lost_all);
+/* The download gets nowhere, and a source is listed whose region was not asked for, or, where nothing came at
+ * all, may be given by now: to hold that takes less time, and no memory, but it takes an intake of its own.
+ * `has_lost_all`: by the last list. */
+bool intake_is_better_held(const intake_t *in, bool has_lost_all, uint64_t now_us);
 
 /* SEALED or FAILED. */
 static inline bool intake_has_ended(const intake_t *in) { return in->state >= INTAKE_SEALED; }

@@ -829,6 +829,109 @@ Test(holding, each_question_has_its_time_whatever_the_order_of_the_lists)
     free(a.bytes);
 }
 
+/* Does not turn the publisher, which stands still. */
+static void stand_still(uint64_t for_us)
+{
+    for (uint64_t end_us = world_now_us + for_us; world_now_us < end_us;) run_for(10000);
+}
+
+/* For less than a lease: it is listed all the time. */
+Test(holding, a_holder_that_stood_still_is_asked_once_more)
+{
+    test_content_t a = content(1);
+    (void)with_workers(&a, 1);
+    publisher_start(&a);
+    announce_to_all(&a);
+    stand_still(MAPPINGS_ASK_US * 3 / 2);
+    turn_until_staged(1);
+    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
+    cr_assert_eq(bytes_in(workers[0]), 0);
+    publisher_end();
+    free(a.bytes);
+}
+
+Test(holding, one_that_stays_silent_is_not_waited_for)
+{
+    test_content_t a = content(1);
+    (void)with_workers(&a, 1);
+    publisher_start(&a);
+    announce_to_all(&a);
+    stand_still(2 * MAPPINGS_ASK_US + 2 * HOLDING_AGAIN_US);
+    cr_assert_eq(staged_by(VERIFIED_HERE, false), 1, "from the origin");
+    publisher_end();
+    free(a.bytes);
+}
+
+/* Others are asked before it is asked again. */
+Test(holding, a_silent_holder_does_not_keep_others_waiting)
+{
+    test_content_t a = content(1);
+    worker_t *first = first_worker(&a), *second = sharing_worker(1);
+    publisher_start(&a);
+    msg_source_t rows[2] = {publisher.row, row_of(first)};
+    announce_to(second, &a, 1, rows, 2);
+    stand_still(MAPPINGS_ASK_US + HOLDING_AGAIN_US / 2);
+    until_staged(second);
+    cr_assert(last_said(second, MSG_STAGED)->staged.held);
+    cr_assert_eq(last_said(second, MSG_STAGED)->staged.sources[0].token, first->token);
+    publisher_end();
+    free(a.bytes);
+}
+
+/* The broker's answer to each NEED_SOURCES. */
+static void list_again(worker_t *w, msg_source_t *rows, uint32_t count, size_t *said)
+{
+    if (count_said(w, MSG_NEED_SOURCES) == *said) return;
+    *said = count_said(w, MSG_NEED_SOURCES);
+    send_sources(w, rows, count);
+}
+
+/* As in a container with a network of its own, which no source of the version is in. */
+Test(holding, where_memory_is_the_only_way_a_holder_that_stood_still_for_long_is_asked_again)
+{
+    test_content_t a = content(1);
+    size_t said = 0;
+    (void)with_workers(&a, 1);
+    publisher_start(&a);
+    msg_source_t dead = slow_origin(&a, 0), row = publisher.row;
+    row.address = dead.address;
+    origin_stop(1);
+    announce_to(workers[0], &a, 1, &row, 1);
+    for (int i = 0; i < 250; i++) {
+        run_for(100000);
+        list_again(workers[0], &row, 1, &said);
+    }
+    cr_assert_gt(said, 10);
+    for (uint64_t end_us = world_now_us + 2 * HOLDING_PAUSE_US; staged_by(VERIFIED_HERE, true) == 0;) {
+        cr_assert_lt(world_now_us, end_us);
+        run_for(1000);
+        turn_publisher();
+        list_again(workers[0], &row, 1, &said);
+    }
+    cr_assert_eq(bytes_in(workers[0]), 0);
+    publisher_end();
+    free(a.bytes);
+}
+
+Test(holding, bytes_that_come_are_not_given_up_for_one_that_is_silent)
+{
+    test_content_t a = content(1);
+    (void)with_workers(&a, 1);
+    publisher_start(&a);
+    msg_source_t rows[2] = {publisher.row, slow_origin(&a, a.payload_bytes / 2)};
+    rows[0].address = rows[1].address;
+    announce_to(workers[0], &a, 1, rows, 2);
+    stand_still(2 * MAPPINGS_ASK_US + 2 * HOLDING_AGAIN_US);
+    cr_assert_gt(bytes_in(workers[0]), a.payload_bytes / 3);
+    stand_still(HOLDING_PAUSE_US);
+    send_sources(workers[0], rows, 2);
+    run_for(10000);
+    cr_assert_eq(adapter_of(workers[0])->intake.state, INTAKE_DOWNLOADING);
+    cr_assert_eq(count_events(workers[0], HEDDLE_EVENT_FETCHING), 1);
+    publisher_end();
+    free(a.bytes);
+}
+
 /* ---- full just now ---- */
 
 static int full, waiting[8];
