@@ -500,10 +500,12 @@ size_t membership_cut_off(const membership_t *m, const member_t *publisher)
     for (size_t i = 0; i < m->worker_count; i++) {
         const member_t *w = m->workers[i];
         if (!member_subscribes(w, publisher->subs[0].adapter)) continue;
-        /* UCX reaches a loopback address only from loopback, and only on the same host (`network`).  A worker
-         * that did not tell where it is may reach it. */
+        /* A worker of its place holds its memory, and needs no network.  UCX reaches a loopback address only
+         * from loopback, and only on the same host (`network`).  A worker that did not tell where it is may
+         * reach it. */
         bool is_unknown = !w->network || !w->address_count;
-        if (is_unknown || (w->network == publisher->network && is_on_loopback(w))) return 0;
+        bool can_hold = w->place && w->place == publisher->place;
+        if (can_hold || is_unknown || (w->network == publisher->network && is_on_loopback(w))) return 0;
         count++;
     }
     return count;

@@ -217,7 +217,8 @@ const char *member_state_name(member_state_t state);
 /* Of its data plane: "10.0.0.5, fd00::5"; "" where it told none. */
 void member_addresses(const member_t *member, char *ret_text, size_t size);
 /* How many workers subscribe to the publisher's adapter, if none of them can reach it: its data plane is on
- * loopback alone, and none of theirs is there.  0: one may, or it is not known. */
+ * loopback alone, and none of theirs is there, nor do they share memory with it.  0: one may, or it is not
+ * known. */
 size_t membership_cut_off(const membership_t *m, const member_t *publisher);
 
 /* ---- changing ---- */

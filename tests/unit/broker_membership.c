@@ -358,6 +358,12 @@ Test(membership, a_publisher_on_loopback_that_no_worker_reaches)
     free(here->addresses);
     place(here, "10.0.0.1", 7);
     cr_assert_eq(membership_cut_off(&mem, p), 2, "of the same host, and not on its loopback");
+    here->place = 5;
+    cr_assert_eq(membership_cut_off(&mem, p), 2, "it shares memory with others");
+    p->place = 5;
+    cr_assert_eq(membership_cut_off(&mem, p), 0, "it holds the publisher's memory, whatever the networks");
+    here->place = p->place = 0;
+    cr_assert_eq(membership_cut_off(&mem, p), 2, "neither shares memory");
     move(here, "127.0.0.1", 7);
     cr_assert_eq(membership_cut_off(&mem, p), 0, "one reaches it, and others from there");
     move(here, "127.0.0.1", 8);
