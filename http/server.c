@@ -169,6 +169,28 @@ static void settle_error(server_t *s, visit_t *v, int status, const heddle_error
                      value_from_error(error)));
 }
 
+/* The request has the token, or none is asked for. */
+static bool is_trusted(const server_t *s, const visit_t *v)
+{
+    return !s->token[0] || token_is_shown(s->token, header(v, "Authorization"));
+}
+
+/* The loop's error.  A probe without the token gets the code alone: the words name adapters, versions and
+ * paths. */
+static void settle_failure(server_t *s, visit_t *v, const heddle_error_t *error)
+{
+    heddle_error_t general;
+    int status = request_status(error->code);
+    if (is_trusted(s, v)) {
+        settle_error(s, v, status, error);
+        return;
+    }
+    error_fail(&general, error->code, "/%s of the %s fails", kind_of(v), s->program);
+    error_hint(&general, "a request with the token has the reason");
+    general.retriable = error->retriable;
+    settle_error(s, v, status, &general);
+}
+
 typedef struct {
     server_t *server;
     char *text;
@@ -447,7 +469,7 @@ static void take_replies(server_t *s)
         bool is_over = v && !v->is_stream;
         if (reply.is_late) continue; /* end_late has the words */
         if (v && v->is_stream) take_events(v, &reply);
-        else if (v && reply.error.code) settle_error(s, v, request_status(reply.error.code), &reply.error);
+        else if (v && reply.error.code) settle_failure(s, v, &reply.error);
         else if (v && reply.samples) settle_metrics(s, v, reply.samples);
         else if (v) is_over = take_page(s, v, &reply);
         reply_fini(&reply);
@@ -485,13 +507,13 @@ static bool has_body(const visit_t *v)
     return header(v, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
 }
 
-/* The probes say no more than whether the broker is well, and a supervisor has no token. */
+/* A supervisor has no token, and gets no more than whether all is well. */
 static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
 {
     const char *host = header(v, "Host");
     bool is_probe = request_is_probe(&v->question.request);
     if (s->token[0]) {
-        if (is_probe || token_is_shown(s->token, header(v, "Authorization"))) return 200;
+        if (is_probe || is_trusted(s, v)) return 200;
         error_fail(error, HEDDLE_ERR_DENIED, "the request has not the %s's token for HTTP", s->program);
         error_expected(error, "Authorization: Bearer TOKEN, with the line of --http-token's file");
         return 401;
