@@ -23,18 +23,29 @@ static void add_source_lost(step_t *s, const about_t *x, uint64_t token)
                    *name ? name : "a member that is gone");
 }
 
-/* None of the workers that it was named has ever answered it: their ports are closed to it, as a rule.  The
- * publisher serves it then, though it would be named to the first ones alone. */
+/* None of the workers that it was named, and that are there, has ever answered it: their ports are closed to
+ * it, as a rule.  The publisher serves it then, though it would be named to the first ones alone. */
 static bool reaches_no_worker(const step_t *s, const about_t *x, const msg_need_sources_t *m)
 {
     uint32_t unmet_count = 0;
     for (uint32_t i = 0; i < m->lost_count; i++) {
         const member_t *source = membership_by_token(s->v.members, m->lost[i]);
-        if (!source || source->role != ROLE_WORKER) continue;
+        bool is_there = source && !member_is_silent(s->v.members, source, s->v.now.us);
+        if (!is_there || source->role != ROLE_WORKER) continue;
         if (!has_number(m->unmet, m->unmet_count, m->lost[i])) return false;
         unmet_count++;
     }
     return unmet_count > 1 && !x->c->bytes_done && !x->c->is_connected;
+}
+
+static void note_cut_off(step_t *s, const about_t *x, const msg_need_sources_t *m)
+{
+    x->member->trust.cut_off_ms = s->v.now.wall_ms;
+    plan_cut_off(&x->t->plan, x->member->token);
+    for (uint32_t i = 0; i < m->unmet_count; i++) {
+        member_t *source = membership_by_token(s->v.members, m->unmet[i]);
+        if (source && source->role == ROLE_WORKER) source->trust.is_unmet = true;
+    }
 }
 
 int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
@@ -56,10 +67,7 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
         if (is_publisher && x.t->publisher_state == PUBLISHER_RELEASED)
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }
-    if (reaches_no_worker(s, &x, m)) {
-        member->trust.cut_off_ms = s->v.now.wall_ms;
-        plan_cut_off(&x.t->plan, member->token);
-    }
+    if (reaches_no_worker(s, &x, m)) note_cut_off(s, &x, m);
     bool was_fetching = plan_fetches(&x.t->plan, member->token);
     /* A publisher that is late is so for all, as a rule, and comes back within half a lease. */
     bool is_late = has_number(m->unmet, m->unmet_count, x.t->publisher) &&

@@ -812,9 +812,16 @@ static void end_row(membership_t *m, member_t *member, member_end_t end, instant
     }
 }
 
+/* It had ended already, perhaps, when others did not reach it: what these reach is open again. */
+static void forget_cut_off(membership_t *m)
+{
+    for (size_t i = 0; i < m->worker_count; i++) m->workers[i]->trust.cut_off_ms = 0;
+}
+
 void membership_end(membership_t *m, member_t *member, member_end_t end, instant_t now)
 {
     bool found;
+    if (member->trust.is_unmet) forget_cut_off(m);
     drop_ready(m, member);
     if (member->role == ROLE_PUBLISHER) {
         size_t at = sorted_place(m->publishers, m->publisher_count, key_of(member), order_key, &found);

@@ -78,6 +78,7 @@ typedef struct {
     bool sends_bad;                      /* two workers got wrong bytes */
     bool is_suspect;                     /* it blamed two for one version: its reports count no more */
     uint64_t cut_off_ms;                 /* it reached no other worker, as it reported last; 0: never */
+    bool is_unmet;                       /* one of those that such a worker did not reach */
 } member_trust_t;
 
 typedef struct member {

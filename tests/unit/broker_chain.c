@@ -588,6 +588,34 @@ static void reaches_none(uint64_t peer, uint32_t but)
         peer, 1, (msg_need_sources_t){.lost = lost, .lost_count = 3, .unmet = lost, .unmet_count = 3 - but});
 }
 
+/* They were killed, and the broker did not know yet. */
+Test(chain, one_that_did_not_reach_workers_which_had_ended_reaches_others)
+{
+    const uint64_t w5 = W4 + 1;
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_worker(w5, "w5");
+    assert_announced(w5, "w4 w3 w2");
+    reaches_none(w5, 0);
+    assert_told(w5, "trainer");
+    rig_leave(W1);
+    cr_assert_neq(strstr(relay_why("w5"), "reaches no other worker"), NULL);
+    rig_leave(W3);
+    cr_assert_str_eq(relay_why("w5"), "");
+}
+
+/* They are stopped, or killed, and a lease keeps them. */
+Test(chain, one_that_does_not_reach_silent_workers_is_not_cut_off)
+{
+    const uint64_t w5 = W4 + 1;
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_worker(w5, "w5");
+    assert_announced(w5, "w4 w3 w2");
+    R.is_quiet[W2] = R.is_quiet[W3] = R.is_quiet[W4] = true;
+    rig_pass(LEASE_MS * 3 / 4);
+    reaches_none(w5, 0);
+    cr_assert_str_eq(relay_why("w5"), "");
+}
+
 Test(chain, one_that_reaches_no_other_is_served_by_the_publisher)
 {
     const uint64_t w5 = W4 + 1;
