@@ -37,7 +37,8 @@ void on_join(const call_t *c)
     if (!keys_may_take_name(c, holder)) return;
     bool is_anothers = member_is_ready(holder) && memcmp(&holder->life, &c->peer->life, sizeof holder->life);
     if (is_anothers) sessions_probe(b, holder);
-    if (holder) membership_note_rival(holder, join->prev_token);
+    if (holder && membership_note_rival(holder, join->prev_token))
+        sessions_note_fenced(b, join->name, join->prev_token, holder, c->now);
     member_hello_t hello = sessions_hello(c->peer);
     if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {
         broker_refuse(c, &error, retry_ms);

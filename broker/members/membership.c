@@ -624,11 +624,12 @@ static void count_fences(member_t *w, const member_t *old)
     w->ended_token = is_unheard ? old->token : is_ready ? old->ended_token : 0;
 }
 
-void membership_note_rival(member_t *worker, uint64_t token)
+bool membership_note_rival(member_t *worker, uint64_t token)
 {
-    if (!worker->ended_token || worker->ended_token != token) return;
+    if (!worker->ended_token || worker->ended_token != token) return false;
     worker->ended_token = 0;
     worker->counts.fenced++;
+    return true;
 }
 
 /* The new session is READY.  The one that was READY under its name until now ends; it is fenced if it was of
@@ -660,6 +661,7 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
         ret->replaced_peer = old->peer;
         ret->replaced_token = old->token;
         ret->is_fenced = !is_same_life;
+        ret->was_gone = old->is_gone;
     } else {
         dequeue(&m->ended, old);
         m->ended_count--;

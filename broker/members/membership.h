@@ -243,6 +243,7 @@ typedef struct {
     /* The session that was READY until now under the same name; 0: none. */
     uint64_t replaced_peer, replaced_token;
     bool is_fenced; /* it was of another process */
+    bool was_gone;  /* and its connection had ended: that process was killed, as a rule */
 } admitted_t;
 
 /* Admits the worker, which membership_decide_join has checked.  NO_MEMORY: nothing changed. */
@@ -265,8 +266,9 @@ void membership_staged(member_t *member, const msg_staged_t *m);
  * hold any more. */
 void member_clear_fetch(member_t *member, const char *adapter, uint64_t version);
 /* A process under this name says something with that token, or names it as its former one.  Where the session
- * had ended for another process, both run under one name: counted as fenced, once for each session. */
-void membership_note_rival(member_t *worker, uint64_t token);
+ * had ended for another process, both run under one name: counted as fenced, and true, once for each
+ * session. */
+bool membership_note_rival(member_t *worker, uint64_t token);
 /* A frame with a live token was received: the lease is renewed. */
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST, with end_code and end_message.  A worker's row is listed for a while, so that

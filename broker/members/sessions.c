@@ -147,6 +147,27 @@ void sessions_stale_token(const call_t *c, uint64_t token)
     c->peer->fenced_unreported = 0;
 }
 
+void sessions_note_fenced(broker_t *b, const char *name, uint64_t token, const member_t *by, instant_t now)
+{
+    bool is_worker = by->role == ROLE_WORKER;
+    event_row_t *e = events_add(&b->events, is_worker ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED,
+                                is_worker ? NULL : by->subs[0].adapter, 0, name, now);
+    events_message(e, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
+                   (unsigned long long)by->pid);
+    error_text(e->other, sizeof e->other, by->name);
+    e->token = token;
+}
+
+/* Its process was killed and started again before its lease ended, as far as is known: a message of the
+ * former one would say otherwise, and then it counts as fenced. */
+static void note_restarted(broker_t *b, uint64_t token, const member_t *by, instant_t now)
+{
+    event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, by->name, now);
+    events_message(e, HEDDLE_ERR_UNAVAILABLE, "its connection ended; it was started again on %s, pid %llu",
+                   by->host, (unsigned long long)by->pid);
+    e->token = token;
+}
+
 /* A new session of its name has replaced it: questions that wait for its answer must not wait any longer.  If
  * it was of another process, both get an error that says so.  A session of the same process replaces its own
  * quietly. */
@@ -159,16 +180,9 @@ static void end_replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     unbind_peer(b, peer, token);
     if (!admitted->is_fenced) return;
     const broker_peer_t *old = broker_peer(b, peer);
-    char name[HEDDLE_NAME_MAX + 1];
-    error_text(name, sizeof name, old ? old->name : by->name);
-    sessions_send_fenced(b, &(asker_t){.peer = peer}, token, name, by);
-    event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
-    event_row_t *e =
-        events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL, 0, name, now);
-    events_message(e, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
-                   (unsigned long long)by->pid);
-    error_text(e->other, sizeof e->other, by->name);
-    e->token = token;
+    sessions_send_fenced(b, &(asker_t){.peer = peer}, token, old ? old->name : by->name, by);
+    if (by->role == ROLE_WORKER && admitted->was_gone) note_restarted(b, token, by, now);
+    else sessions_note_fenced(b, old ? old->name : by->name, token, by, now);
 }
 
 void sessions_note_begun(const call_t *c, const member_t *member)

@@ -43,6 +43,8 @@ void sessions_stale_token(const call_t *c, uint64_t token);
  * session; "". */
 void sessions_send_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
                           const member_t *by);
+/* The event that `by` has taken over from the session of this token. */
+void sessions_note_fenced(broker_t *b, const char *name, uint64_t token, const member_t *by, instant_t now);
 
 /* It is forgotten when the messages to it have left. */
 void sessions_end_peer(broker_t *b, broker_peer_t *peer);

@@ -266,7 +266,7 @@ Test(node, a_lapsed_session_is_lost_and_comes_back_under_a_new_token)
     cr_assert_eq(m->counts.fenced, 1, "one session, however many messages came under its token");
 }
 
-Test(node, a_live_name_is_refused_and_an_abandoned_one_fenced_at_once)
+Test(node, a_live_name_is_refused_and_an_abandoned_one_free_at_once)
 {
     workers(1);
     msg_subscription_t sub = {.adapter = "policy"};
@@ -281,11 +281,15 @@ Test(node, a_live_name_is_refused_and_an_abandoned_one_fenced_at_once)
     R.is_gone[W1] = true; /* killed: its connection is gone */
     rig_join_with(W2, "w1", &sub, 1, NULL, 0);
     cr_assert_neq(R.tokens[W2], 0);
-    cr_assert_eq(rig_event_count(EVENT_WORKER_FENCED), 1);
+    cr_assert_eq(rig_event_count(EVENT_WORKER_FENCED), 0, "a restart takes nothing over");
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
+    const event_row_t *lost = rig_event(EVENT_WORKER_LOST);
+    cr_assert(lost->token == old && lost->code == HEDDLE_ERR_UNAVAILABLE, "%s", lost->message);
     cr_assert_null(membership_by_token(&R.b->members, old));
     R.is_gone[W1] = false;
     rig_beat(W1);
     cr_assert_eq(rig_error(W1, "fenced")->token, old);
+    cr_assert_eq(rig_event_count(EVENT_WORKER_FENCED), 1, "it was no restart");
 }
 
 static const msg_counts_t *counts_of_w1(void) { return &membership_worker(&R.b->members, "w1")->counts; }
@@ -329,6 +333,8 @@ Test(node, two_processes_under_one_name_are_counted_when_the_first_joins_again)
         rig_error(W1, "worker_alive");
     }
     cr_assert_eq(counts_of_w1()->fenced, 1);
+    cr_assert_eq(rig_event_count(EVENT_WORKER_FENCED), 1);
+    cr_assert_eq(rig_event(EVENT_WORKER_FENCED)->token, R.tokens[W1]);
 }
 
 /* The same where the first one's lease had ended before. */
