@@ -20,7 +20,7 @@ const char *cost_way_name(cost_way_t way)
     return NAMES[way];
 }
 
-void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c)
+void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c, const msg_staged_t *m)
 {
     const uint64_t took_us[COST_ACTIVATE] = {
         [COST_ANNOUNCE] = c->announce_us, [COST_QUEUED] = c->queued_us, [COST_WAITING] = c->wait_us,
@@ -28,11 +28,10 @@ void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c)
         [COST_STAGE] = c->stage_us};
     for (int phase = 0; phase < COST_ACTIVATE; phase++)
         histogram_note(&costs->phases[phase], (double)took_us[phase] / 1e6);
-    if (c->holds_region) costs->bytes[COST_FROM_HOST] += t->row->data_bytes;
-    for (uint32_t i = 0; i < c->served_count; i++) {
-        const copy_served_t *s = &c->served[i];
-        costs->bytes[s->kind == SOURCE_PUBLISHER ? COST_FROM_PUBLISHER : COST_FROM_WORKER] += s->bytes;
-    }
+    if (m->held) costs->bytes[COST_FROM_HOST] += t->row->data_bytes;
+    for (uint32_t i = 0; i < m->source_count; i++)
+        costs->bytes[m->sources[i].kind == SOURCE_WORKER ? COST_FROM_WORKER : COST_FROM_PUBLISHER] +=
+            m->sources[i].bytes;
 }
 
 void costs_note_switched(costs_t *costs, const copy_row_t *c)

@@ -34,8 +34,9 @@ typedef struct {
 const char *cost_phase_name(cost_phase_t phase);
 const char *cost_way_name(cost_way_t way); /* "publisher" "worker" "host" */
 
-/* The worker has staged it: all phases but the last. */
-void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c);
+/* The worker has staged it: all phases but the last, and the bytes of all sources that STAGED has, of which
+ * the copy lists the first ones alone. */
+void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c, const msg_staged_t *m);
 /* It serves the version, by a decision. */
 void costs_note_switched(costs_t *costs, const copy_row_t *c);
 /* It serves a version of an adapter for the first time in this session. */

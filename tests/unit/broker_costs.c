@@ -76,6 +76,24 @@ Test(costs, bytes_by_the_way_that_they_came)
     cr_expect_str_eq(cost_way_name(COST_FROM_HOST), "host");
 }
 
+/* More sources than `heddle versions` lists. */
+Test(costs, bytes_of_all_sources)
+{
+    enum { COUNT = LIMIT_SOURCES + 3 };
+    msg_served_t from[COUNT];
+    char names[COUNT][8];
+    workers(1);
+    publish();
+    for (uint32_t i = 0; i < COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "w%u", i + 2);
+        from[i] = (msg_served_t){.token = i + 1, .kind = SOURCE_WORKER, .bytes = 100, .name = names[i]};
+    }
+    from[COUNT - 1].kind = SOURCE_PUBLISHER;
+    stage(W1, false, from, COUNT);
+    cr_expect_eq(costs()->bytes[COST_FROM_WORKER], (COUNT - 1) * 100);
+    cr_expect_eq(costs()->bytes[COST_FROM_PUBLISHER], 100);
+}
+
 /* One that comes when a version is active; that it was idle before a first one is no time of its joining. */
 Test(costs, a_worker_that_joins_late)
 {
