@@ -29,7 +29,7 @@ static const metric_t METRICS[] = {
     [EPOCH] = {"heddle_broker_epoch", "", METRIC_GAUGE, NULL,
         "Number of this start of the broker"},
     [REASONS] = {"heddle_reasons", "", METRIC_GAUGE, "reason",
-        "What needs an operator, as `heddle status --check` has it, by reason"},
+        "What needs an operator (`heddle status --check`), by reason; of a worker once for each adapter"},
     [READ_ONLY] = {"heddle_broker_read_only", "", METRIC_GAUGE, NULL,
         "1 while the disk takes no records, else 0"},
     [SETTLING] = {"heddle_broker_settling_seconds", "seconds", METRIC_GAUGE, NULL,
