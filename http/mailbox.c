@@ -17,7 +17,7 @@ struct mailbox {
     int question_fd, reply_fd;
     size_t taken; /* places: asked, and not taken */
     uint64_t last_seq;
-    bool listens;
+    bool listens, was_probe; /* the question that was taken last */
     ring_t probes_asked, asked, answered;
     question_t probes[MAILBOX_PLACES], questions[MAILBOX_PLACES];
     reply_t replies[MAILBOX_PLACES];
@@ -98,12 +98,14 @@ bool mailbox_ask(mailbox_t *m, const question_t *question)
     return is_free;
 }
 
-/* Probes come first. */
+/* Probes come first, but not twice before a question that waits. */
 static bool next(mailbox_t *m, question_t *ret_question)
 {
     lower_fd(m->question_fd);
     pthread_mutex_lock(&m->lock);
-    bool is_probe = m->probes_asked.count > 0, is_there = is_probe || m->asked.count > 0;
+    bool is_probe = m->probes_asked.count > 0 && !(m->was_probe && m->asked.count > 0),
+         is_there = is_probe || m->asked.count > 0;
+    m->was_probe = is_probe;
     if (is_probe) *ret_question = m->probes[ring_take(&m->probes_asked)];
     else if (is_there) *ret_question = m->questions[ring_take(&m->asked)];
     pthread_mutex_unlock(&m->lock);

@@ -5,9 +5,10 @@
  *   ask --> [ at most MAILBOX_PLACES ] --next--> the loop makes the answer --reply--> take
  *
  * A question has its place until its answer is taken, so neither way can overflow; and MAILBOX_FOR_PROBES of
- * the places are for /livez and /readyz.  These go before all others, so that a probe waits for one answer at
- * most.  A question that nothing waits for any longer is not answered: under more load than the loop can bear
- * it would answer late ones alone.  Each way has a descriptor that is readable while there is something.
+ * the places are for /livez and /readyz.  These go before all others, but a question that waits has its turn
+ * after each of them: probes without end hold up nothing else.  A question that nothing waits for any longer
+ * is not answered: under more load than the loop can bear it would answer late ones alone.  Each way has a
+ * descriptor that is readable while there is something.
  *
  * Threads: ask and take on the HTTP thread, next and reply on the loop's.  Nothing blocks but a lock that
  * each side holds for one copy. */

@@ -105,6 +105,7 @@ struct server {
     bool has_thread;
     int end_fd; /* readable: the thread ends */
     uint64_t last_ticket, sweep_us;
+    uint64_t probes[REQUEST_READYZ + 1]; /* by kind: the ticket of the one that the loop has; 0: none */
     client_t *clients;
     bool has_closed; /* a connection; see sleep_ms */
     visit_t *waiting, *streams;
@@ -284,9 +285,28 @@ static void stop_waiting(server_t *s, visit_t *v)
 /* The answer is there, or will not come: the connection goes on with it. */
 static void go_on(visit_t *v) { MHD_resume_connection(v->connection); }
 
+/* The loop has one question of each kind of probe at a time, however many clients wait for the answer: probes
+ * need no token, and could take all places.  It answers such a question also when it is late, for those that
+ * came meanwhile. */
+static bool ask_probe(server_t *s, visit_t *v)
+{
+    uint64_t *ticket = &s->probes[v->question.request.kind];
+    question_t for_all = v->question;
+    v->question.due_us = now_us() + LOOP_US;
+    if (!*ticket) {
+        for_all.ticket = ++s->last_ticket;
+        for_all.due_us = CLOCK_NEVER;
+        if (!mailbox_ask(s->mailbox, &for_all)) return false;
+        *ticket = for_all.ticket;
+    }
+    v->question.ticket = *ticket;
+    return true;
+}
+
 /* A stream waits as long as it takes. */
 static bool ask(server_t *s, visit_t *v)
 {
+    if (request_is_probe(&v->question.request)) return ask_probe(s, v);
     v->question.ticket = ++s->last_ticket;
     v->question.due_us = v->is_stream ? CLOCK_NEVER : now_us() + LOOP_US;
     return mailbox_ask(s->mailbox, &v->question);
@@ -461,21 +481,30 @@ static visit_t *visit_of(const server_t *s, uint64_t ticket)
 
 /* ---- what the loop says ---- */
 
+static void take_reply(server_t *s, visit_t *v, reply_t *reply)
+{
+    bool is_over = !v->is_stream;
+    if (v->is_stream) take_events(v, reply);
+    else if (reply->error.code) settle_failure(s, v, &reply->error);
+    else if (reply->samples) settle_metrics(s, v, reply->samples);
+    else is_over = take_page(s, v, reply);
+    if (!is_over) return;
+    stop_waiting(s, v);
+    go_on(v);
+}
+
+/* Several visits wait for the answer to a probe; none, where the client is gone or had its answer.  One that
+ * has taken it waits no longer, or for another one. */
 static void take_replies(server_t *s)
 {
     reply_t reply;
+    visit_t *v;
     while (mailbox_take(s->mailbox, &reply)) {
-        visit_t *v = visit_of(s, reply.ticket); /* NULL: its client is gone, or had its answer */
-        bool is_over = v && !v->is_stream;
-        if (reply.is_late) continue; /* end_late has the words */
-        if (v && v->is_stream) take_events(v, &reply);
-        else if (v && reply.error.code) settle_failure(s, v, &reply.error);
-        else if (v && reply.samples) settle_metrics(s, v, reply.samples);
-        else if (v) is_over = take_page(s, v, &reply);
+        for (int kind = 0; kind <= REQUEST_READYZ; kind++)
+            if (s->probes[kind] == reply.ticket) s->probes[kind] = 0;
+        while (!reply.is_late && (v = visit_of(s, reply.ticket)))
+            take_reply(s, v, &reply); /* else end_late */
         reply_fini(&reply);
-        if (!is_over) continue;
-        stop_waiting(s, v);
-        go_on(v);
     }
 }
 

@@ -60,11 +60,11 @@ Test(mailbox, a_question_has_its_place_until_its_answer_is_taken)
     mailbox_destroy(&m);
 }
 
-Test(mailbox, probes_come_first)
+Test(mailbox, probes_come_first_and_a_question_after_each)
 {
     mailbox_t *m;
     question_t q;
-    static const uint64_t ORDER[] = {3, 4, 1, 2};
+    static const uint64_t ORDER[] = {3, 1, 4, 2};
     cr_assert_eq(mailbox_new(&m), HEDDLE_OK);
     cr_expect(ask(m, 1, REQUEST_API));
     cr_expect(ask(m, 2, REQUEST_METRICS));

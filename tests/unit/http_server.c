@@ -24,6 +24,8 @@ enum {
     LARGE_BYTES = 8 << 20,
     LARGE_COUNT = 40,
     STREAM_COUNT = 32,
+    PROBE_COUNT = 100, /* more than the mailbox has places */
+    QUESTION_COUNT = 40,
     STREAM_PLACE_US = 8000000 /* much less than the 15 s between two signs of life */
 };
 
@@ -68,7 +70,8 @@ static void *run_loop(void *self)
     }
 }
 
-static void rig_open(rig_t *r)
+/* Questions wait until rig_answer. */
+static void rig_open_silent(rig_t *r)
 {
     listener_address_t address;
     char url[96];
@@ -79,7 +82,14 @@ static void rig_open(rig_t *r)
     r->port = (uint16_t)atoi(strrchr(url, ':') + 1);
     cr_assert_eq(server_open(&with, &r->server, &error), HEDDLE_OK);
     r->end_fd = eventfd(0, EFD_CLOEXEC);
-    cr_assert_eq(pthread_create(&r->loop, NULL, run_loop, r), 0);
+}
+
+static void rig_answer(rig_t *r) { cr_assert_eq(pthread_create(&r->loop, NULL, run_loop, r), 0); }
+
+static void rig_open(rig_t *r)
+{
+    rig_open_silent(r);
+    rig_answer(r);
 }
 
 static void rig_close(rig_t *r)
@@ -177,6 +187,30 @@ Test(server, an_answer_of_too_many_pages_is_refused, .timeout = 60)
     cr_expect(strstr(text, "more than 256 pages"), "%s", text);
     cr_expect_not(strstr(text, "Retry-After"), "it will be the same in a moment: %s", text);
     close(fd);
+    rig_close(&r);
+}
+
+/* They need no token, and so must not keep out what has one: one question stands for all of a kind. */
+Test(server, probes_take_no_places_of_questions, .timeout = 60)
+{
+    static const char *const PROBES[] = {"/livez", "/readyz"};
+    rig_t r = {.together = 1};
+    char text[4096];
+    enum { LAST = PROBE_COUNT + QUESTION_COUNT };
+    int fds[LAST + 1];
+    rig_open_silent(&r);
+    for (int i = 0; i <= LAST; i++)
+        fds[i] = client_open(&r); /* takes as long as it takes; a question has 2 s */
+    for (int i = 0; i < LAST; i++)
+        client_ask(fds[i], i < PROBE_COUNT ? PROBES[i % 2] : "/api/v1/workers", "*/*");
+    client_ask(fds[LAST], "/nothing", "*/*");
+    cr_expect_eq(client_read(fds[LAST], "\r\n\r\n", text), 404, "those before it wait: %s", text);
+    close(fds[LAST]);
+    rig_answer(&r);
+    for (int i = 0; i < LAST; i++) {
+        cr_expect_eq(client_read(fds[i], "}", text), 200, "%d: %s", i, text);
+        close(fds[i]);
+    }
     rig_close(&r);
 }
 
