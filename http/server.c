@@ -14,6 +14,7 @@
 #include "proto/value.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
@@ -755,9 +756,12 @@ static void *run(void *self)
     return NULL;
 }
 
-/* NULL: it did not start. */
+/* NULL: it did not start.  Where libmicrohttpd fails it has closed the socket that it was given, or has not,
+ * and a second close could end another descriptor of that number: so it gets one of its own. */
 static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
 {
+    int listen_fd = fcntl(opts->listen_fd, F_DUPFD_CLOEXEC, 0);
+    if (listen_fd < 0) return NULL;
     const certificate_t *c = opts->certificate;
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, c ? c->chain : NULL},
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, c ? c->key : NULL},
@@ -765,7 +769,7 @@ static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
                                    {MHD_OPTION_END, 0, NULL}};
     return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (c ? MHD_USE_TLS : 0u), 0, NULL, NULL,
                             on_request, s, MHD_OPTION_ARRAY, c ? tls : tls + 3, MHD_OPTION_LISTEN_SOCKET,
-                            opts->listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+                            listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES,
                             MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
@@ -786,7 +790,7 @@ int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t
     s->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = mailbox_new(&s->mailbox);
     if (!rc && s->end_fd >= 0) s->daemon = start(s, opts);
-    if (!s->daemon) close(opts->listen_fd);
+    close(opts->listen_fd);
     if (s->daemon && thread_start("heddle-http", run, s, &s->thread) == 0) {
         s->has_thread = true;
         *ret_server = s;
