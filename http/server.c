@@ -27,11 +27,12 @@
 
 enum {
     CONNECTIONS = 256,
+    CONNECTIONS_OF_ONE = 64,  /* of these: of one client's address, where other hosts reach this one */
     HEADERS_BYTES = 16384,    /* of one request, its answer's headers too */
     JOINING = 4,              /* answers of several pages at a time */
     PAGES = 256,              /* of one answer: 128 MiB */
     BODIES_BYTES = 256 << 20, /* of all answers on their way */
-    READ_US = 5000000,        /* for a request to come, from the connection or the answer before it */
+    READ_US = 5000000,        /* for a request to come: each connection has one */
     SEND_US = 60000000,       /* for an answer to be read */
     LOOP_US = 2000000,        /* for the loop to answer: more, and it stands still */
     SWEEP_US = 1000000,       /* how often connections are looked at */
@@ -258,6 +259,7 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
     if (!r) return MHD_NO;
     for (size_t i = 0; i < STATUS_COUNT; i++) s->answered[i] += STATUSES[i].status == v->status;
     MHD_add_response_header(r, "Content-Type", v->type);
+    MHD_add_response_header(r, "Connection", "close"); /* one that stays would have 5 s again and again */
     MHD_add_response_header(r, "Cache-Control", "no-store");
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(r, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'");
@@ -767,13 +769,14 @@ static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, c ? c->key : NULL},
                                    {MHD_OPTION_HTTPS_PRIORITIES, 0, TLS_PRIORITIES},
                                    {MHD_OPTION_END, 0, NULL}};
-    return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (c ? MHD_USE_TLS : 0u), 0, NULL, NULL,
-                            on_request, s, MHD_OPTION_ARRAY, c ? tls : tls + 3, MHD_OPTION_LISTEN_SOCKET,
-                            listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES,
-                            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
-                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
-                            on_connection, s, MHD_OPTION_END);
+    return MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (c ? MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, s,
+        MHD_OPTION_ARRAY, c ? tls : tls + 3, MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        opts->is_remote ? (unsigned)CONNECTIONS_OF_ONE : 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HEADERS_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+        MHD_OPTION_END);
 }
 
 int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t *error)

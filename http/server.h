@@ -6,8 +6,9 @@
  *
  * A thread of its own has all connections.  It reads and writes, checks, joins pages and makes texts, so that
  * a slow or hostile client costs the loop nothing: what the loop does is one page for each question, and it
- * takes one question a turn.  Bounded are connections, bytes and time of a request, time of an answer,
- * questions, and the bytes of all answers on their way.
+ * takes one question a turn.  Bounded are connections, also those of one address, bytes and time of a
+ * request, time of an answer, questions, and the bytes of all answers on their way.  A connection has one
+ * request.
  *
  * A stream of events (Accept: text/event-stream) is a request whose answer goes on: it asks for a page
  * whenever the loop notes that there are new events.
@@ -29,6 +30,7 @@ typedef struct {
                         * (request_is_of_address) */
     const certificate_t *certificate; /* NULL: no TLS */
     bool has_api;                     /* else /api/v1 is not found */
+    bool is_remote;                   /* other hosts reach it: none of them has all places */
 } server_opts_t;
 /* `opts` is borrowed for the call.  NO_MEMORY, also without a thread. */
 int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t *error);

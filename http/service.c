@@ -88,6 +88,7 @@ int service_open(const service_opts_t *opts, service_t **ret_service, heddle_err
                               error);
     with.token = token[0] ? token : NULL;
     with.certificate = certificate.chain ? &certificate : NULL;
+    with.is_remote = !address.is_loopback;
     if (!rc) rc = listener_open(&address, with.certificate != NULL, &with.listen_fd, s->url, error);
     if (!rc) rc = server_open(&with, &s->server, error);
     if (!rc) warn(s, &certificate, address.is_loopback);
