@@ -12,6 +12,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+enum { KEPT_US = 200000 };
+
 struct http {
     http_opts_t opts; /* without those of the service */
     service_t *service;
@@ -19,13 +21,15 @@ struct http {
     pthread_t thread;
     bool has_thread;
     int end_fd;           /* readable: the thread ends */
+    json_t *stats;        /* of the thread: what the worker said last; NULL */
+    uint64_t asked_us;    /* when that was asked for */
     pthread_mutex_t lock; /* of: */
     heddle_worker_t *worker;
 };
 
 /* ---- answers ---- */
 
-/* What the library's thread says, within a turn of its loop.  *ret_stats NULL: the worker is not opened. */
+/* What the library's thread says, within a turn of its loop.  NULL: the worker is not opened. */
 static int ask_worker(http_t *h, json_t **ret_stats, heddle_error_t *error)
 {
     char *text = NULL;
@@ -41,24 +45,33 @@ static int ask_worker(http_t *h, json_t **ret_stats, heddle_error_t *error)
     return *ret_stats ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an answer");
 }
 
-static int answer_metrics(const http_t *h, const json_t *stats, reply_t *to, heddle_error_t *error)
+/* Probes need no token and may come without end, and the report is work for the thread that
+ * moves bytes: so it serves for a moment. */
+static int look(http_t *h, heddle_error_t *error)
+{
+    uint64_t now_us = clock_now(clock_system());
+    if (h->stats && now_us - h->asked_us < KEPT_US) return HEDDLE_OK;
+    json_decref(h->stats);
+    h->asked_us = now_us;
+    return ask_worker(h, &h->stats, error);
+}
+
+static int answer_metrics(const http_t *h, reply_t *to, heddle_error_t *error)
 {
     heddle_error_t why;
     to->samples = calloc(1, sizeof *to->samples);
     if (!to->samples) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for metrics");
-    bool is_ready = http_metrics_ready(stats, h->opts.ready_lag, &why) == HEDDLE_OK;
-    http_metrics_gather(stats, h->opts.adapters, h->started_ms, is_ready, to->samples);
+    bool is_ready = http_metrics_ready(h->stats, h->opts.ready_lag, &why) == HEDDLE_OK;
+    http_metrics_gather(h->stats, h->opts.adapters, h->started_ms, is_ready, to->samples);
     return HEDDLE_OK;
 }
 
 static int answer(http_t *h, const question_t *q, reply_t *to, heddle_error_t *error)
 {
-    json_t *stats;
     bool is_readyz = q->request.kind == REQUEST_READYZ;
-    int rc = ask_worker(h, &stats, error);
-    if (!rc && q->request.kind == REQUEST_METRICS) rc = answer_metrics(h, stats, to, error);
-    else if (!rc && is_readyz) rc = http_metrics_ready(stats, h->opts.ready_lag, error);
-    json_decref(stats);
+    int rc = look(h, error);
+    if (!rc && q->request.kind == REQUEST_METRICS) rc = answer_metrics(h, to, error);
+    else if (!rc && is_readyz) rc = http_metrics_ready(h->stats, h->opts.ready_lag, error);
     if (rc || to->samples) return rc;
     to->body =
         json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", is_readyz ? "readyz" : "livez", "ok", 1);
@@ -126,6 +139,7 @@ void http_close(http_t **http)
         pthread_join(h->thread, NULL);
     }
     service_close(&h->service);
+    json_decref(h->stats);
     if (h->end_fd >= 0) close(h->end_fd);
     pthread_mutex_destroy(&h->lock);
     free(h);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sidecar/http.h: the worker over HTTP, where --http asks for it.  A thread answers what http/server.h asks:
- * the main thread may write a large version to disk for minutes, and the worker is alive meanwhile.
+ * the main thread may write a large version to disk for minutes, and the worker is alive meanwhile.  Answers
+ * come from a report of the library's thread that is at most 0.2 s old.
  *
  *   opened: /livez 200, /readyz 503 --http_set_worker--> both as the library's thread says --> closed
  *
