@@ -325,12 +325,19 @@ static ucs_status_t set(ucp_config_t *config, const char *name, const char *valu
 
 /* The settings go into this context alone. Setting environment variables here would race with threads of the
  * application. */
-static ucs_status_t make_context(const ucx_t *u, device_family_t family, ucp_context_h *ret_context)
+static ucs_status_t make_context(ucx_t *u, device_family_t family, ucp_context_h *ret_context)
 {
+    ucs_status_t status = UCS_OK;
+    /* UCX adds to a configuration what is set in it again, and takes nothing away: an address that cannot be
+     * used is tried again each second. */
+    if (!u->families[0] && u->config_family != (int)family) {
+        status = set(u->config, "TCP_AF_PRIO", family == DEVICE_INET ? "inet" : "inet6");
+        u->config_family = (int)family;
+    }
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     ucp_context_h context = NULL;
-    ucs_status_t status = ucp_init(&params, u->configs[family], &context);
+    if (status == UCS_OK) status = ucp_init(&params, u->config, &context);
     if (status == UCS_OK && reaches_itself_alone(context)) {
         ucp_cleanup(context);
         status = UCS_ERR_NO_DEVICE;
@@ -399,33 +406,21 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
 /* A user who set one of UCX's own variables has the last word. They are read once, and given to UCX by value:
  * the application may set others while the loop's thread looks at addresses, and makes planes for them. (Of
  * a transport's variables that are none of SETTINGS, UCX looks at the environment for each plane.) */
-static ucs_status_t make_config(ucx_t *u, device_family_t family)
+static ucs_status_t read_environment(ucx_t *u)
 {
-    const char *only = family == DEVICE_INET ? "inet" : "inet6";
-    ucp_config_t *config = NULL;
-    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
-    if (status != UCS_OK) return status;
-    u->configs[family] = config;
+    const char *families = getenv("UCX_TCP_AF_PRIO");
+    error_text(u->families, sizeof u->families, families ? families : "");
+    u->config_family = -1;
+    ucs_status_t status = ucp_config_read(NULL, NULL, &u->config);
+    if (status == UCS_OK && u->families[0]) status = set(u->config, "TCP_AF_PRIO", u->families);
     for (size_t i = 0; i < SETTING_COUNT && status == UCS_OK; i++) {
         char variable[64];
         snprintf(variable, sizeof variable, "UCX_%s", SETTINGS[i].name);
         const char *given = getenv(variable);
-        status = set(config, SETTINGS[i].name, given ? given : SETTINGS[i].value);
+        status = set(u->config, SETTINGS[i].name, given ? given : SETTINGS[i].value);
     }
-    if (status == UCS_OK) status = set(config, "TCP_AF_PRIO", u->families[0] ? u->families : only);
     /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
-    return status == UCS_OK ? ucp_config_modify(config, "NET_DEVICES", u->device) : status;
-}
-
-/* One for each family that a context may be made for later: UCX adds to a configuration what is set in it
- * again, and takes nothing away. */
-static ucs_status_t read_environment(ucx_t *u)
-{
-    ucs_status_t status = UCS_OK;
-    const char *families = getenv("UCX_TCP_AF_PRIO");
-    error_text(u->families, sizeof u->families, families ? families : "");
-    for (int f = 0; f < DEVICE_FAMILIES && status == UCS_OK; f++) status = make_config(u, (device_family_t)f);
-    return status;
+    return status == UCS_OK ? ucp_config_modify(u->config, "NET_DEVICES", u->device) : status;
 }
 
 static void restrict_families(const ucx_t *u, device_addresses_t *addresses)
@@ -597,8 +592,7 @@ static void ucx_close(transfer_t **t)
     }
     for (int f = 0; f < DEVICE_FAMILIES; f++)
         if (u->contexts[f]) ucp_cleanup(u->contexts[f]);
-    for (int f = 0; f < DEVICE_FAMILIES; f++)
-        if (u->configs[f]) ucp_config_release(u->configs[f]);
+    if (u->config) ucp_config_release(u->config);
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
     free(u->receives);

@@ -73,7 +73,8 @@ typedef struct link {
 
 typedef struct ucx {
     transfer_t base;
-    ucp_config_t *configs[DEVICE_FAMILIES];  /* what the user had set at open, and SETTINGS */
+    ucp_config_t *config; /* of all contexts: what the user had set when this was opened, and SETTINGS */
+    int config_family;    /* device_family_t that it names alone; -1: none yet */
     ucp_context_h contexts[DEVICE_FAMILIES]; /* NULL until a plane of the family was wanted; kept since */
     device_family_t registrar;               /* the context that regions are registered with */
     plane_t *planes[DEVICE_FAMILIES];        /* NULL: the interface has no such address */

@@ -890,11 +890,13 @@ static void list_again(worker_t *w, msg_source_t *rows, uint32_t count, size_t *
 Test(holding, where_memory_is_the_only_way_a_holder_that_stood_still_for_long_is_asked_again)
 {
     test_content_t a = content(1);
+    uint8_t address[LIMIT_ADDRESS_BYTES];
     size_t said = 0;
     (void)with_workers(&a, 1);
     publisher_start(&a);
     msg_source_t dead = slow_origin(&a, 0), row = publisher.row;
-    row.address = dead.address;
+    memcpy(address, dead.address.data, dead.address.bytes); /* it goes with the origin */
+    row.address = bytes_of(address, dead.address.bytes);
     origin_stop(1);
     announce_to(workers[0], &a, 1, &row, 1);
     for (int i = 0; i < 250; i++) {
