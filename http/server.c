@@ -4,6 +4,7 @@
 #include "http/server.h"
 
 #include "core/clock.h"
+#include "core/descriptors.h"
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/option_json.h"
@@ -26,8 +27,9 @@
 #include <utlist.h>
 
 enum {
-    CONNECTIONS = 256,
-    CONNECTIONS_OF_ONE = 64,  /* of these: of one client's address, where other hosts reach this one */
+    CONNECTIONS = 256,        /* but not more than: */
+    DESCRIPTORS_SHARE = 8,    /* the limit of descriptors, divided by this: members need theirs */
+    ADDRESSES = 4,            /* of clients that have all of them, where other hosts reach the server */
     HEADERS_BYTES = 16384,    /* of one request, its answer's headers too */
     JOINING = 4,              /* answers of several pages at a time */
     PAGES = 256,              /* of one answer: 128 MiB */
@@ -762,6 +764,8 @@ static void *run(void *self)
  * and a second close could end another descriptor of that number: so it gets one of its own. */
 static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
 {
+    uint64_t most = descriptors_limit() / DESCRIPTORS_SHARE;
+    unsigned connections = most < CONNECTIONS ? (unsigned)most : CONNECTIONS;
     int listen_fd = fcntl(opts->listen_fd, F_DUPFD_CLOEXEC, 0);
     if (listen_fd < 0) return NULL;
     const certificate_t *c = opts->certificate;
@@ -772,11 +776,10 @@ static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
     return MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (c ? MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, s,
         MHD_OPTION_ARRAY, c ? tls : tls + 3, MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        opts->is_remote ? (unsigned)CONNECTIONS_OF_ONE : 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HEADERS_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-        MHD_OPTION_END);
+        connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, opts->is_remote ? connections / ADDRESSES : 0u,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_URI_LOG_CALLBACK, on_target, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
 }
 
 int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t *error)

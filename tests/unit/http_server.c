@@ -26,6 +26,7 @@ enum {
     STREAM_COUNT = 32,
     PROBE_COUNT = 100, /* more than the mailbox has places */
     QUESTION_COUNT = 40,
+    FEW_DESCRIPTORS = 256,
     STREAM_PLACE_US = 8000000 /* much less than the 15 s between two signs of life */
 };
 
@@ -211,6 +212,27 @@ Test(server, probes_take_no_places_of_questions, .timeout = 60)
         cr_expect_eq(client_read(fds[i], "}", text), 200, "%d: %s", i, text);
         close(fds[i]);
     }
+    rig_close(&r);
+}
+
+/* Members need descriptors, and the limit may be low. */
+Test(server, connections_leave_descriptors, .timeout = 60)
+{
+    rig_t r = {.together = 1};
+    char text[4096];
+    struct rlimit few;
+    int fds[FEW_DESCRIPTORS / 4];
+    enum { LAST = FEW_DESCRIPTORS / 4 - 1 };
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &few), 0);
+    few.rlim_cur = few.rlim_max = FEW_DESCRIPTORS;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    rig_open(&r);
+    for (int i = 0; i <= LAST; i++) fds[i] = client_open(&r);
+    client_ask(fds[LAST], "/livez", "*/*");
+    cr_expect_eq(client_read(fds[LAST], "}", text), 200, "%s", text);
+    cr_expect_eq(recv(fds[0], text, 1, MSG_DONTWAIT), 0,
+                 "it had no place before those that say nothing lost theirs");
+    for (int i = 0; i <= LAST; i++) close(fds[i]);
     rig_close(&r);
 }
 
