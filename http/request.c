@@ -46,14 +46,14 @@ static int refuse(heddle_error_t *error, int code, const char *what, const char 
 
 /* ---- the query ---- */
 
-static bool take_number(const char *text, uint64_t *ret_number)
+static bool take_number(const char *text, uint64_t max, uint64_t *ret_number)
 {
     uint64_t n = 0;
     if (!*text) return false;
     for (; *text; text++) {
         if (*text < '0' || *text > '9') return false;
         n = n * 10 + (uint64_t)(*text - '0');
-        if (n > LIMIT_EXACT) return false;
+        if (n > max) return false;
     }
     *ret_number = n;
     return true;
@@ -83,7 +83,7 @@ static int take_argument(const char *from, size_t bytes, request_t *r, heddle_er
                            : !strcmp(text, "epoch") ? &r->epoch
                            : !strcmp(text, "limit") ? &r->limit
                                                     : NULL;
-        if (number && take_number(value, number)) return 200;
+        if (number && take_number(value, number == &r->epoch ? UINT32_MAX : LIMIT_EXACT, number)) return 200;
         if (number) return refuse(error, HEDDLE_ERR_USAGE, "the argument is not a number", value);
     }
     int status = refuse(error, HEDDLE_ERR_USAGE, "there is no such argument", text);
@@ -194,7 +194,7 @@ void request_resume(request_t *r, const char *id)
     char *dash = strchr(text, '-');
     if (!dash) return;
     *dash = 0;
-    if (!take_number(text, &epoch) || !take_number(dash + 1, &seq) || seq == LIMIT_EXACT) return;
+    if (!take_number(text, UINT32_MAX, &epoch) || !take_number(dash + 1, LIMIT_EXACT - 1, &seq)) return;
     r->epoch = epoch;
     r->after = seq + 1;
 }

@@ -92,6 +92,7 @@ Test(request, everything_else_is_refused_with_words)
                 {"/api/v1/events?after=0x1", 400},
                 {"/api/v1/events?after=9007199254740992", 400},
                 {"/api/v1/events?after=18446744073709551617", 400},
+                {"/api/v1/events?epoch=4294967296", 400},
                 {"/api/v1/events?worker=", 400},
                 {"/api/v1/events?worker=a%26b", 400},
                 {"/api/v1/events?wait_ms=1", 400},
@@ -121,6 +122,7 @@ Test(request, a_stream_goes_on_after_its_last_event)
                 {"3-17x", 9, 7},
                 {"3--1", 9, 7},
                 {"3-9007199254740991", 9, 7},
+                {"4294967296-1", 9, 7},
                 {"33333333333333333333333333333333333333333333333333-1", 9, 7}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         request_t r = {.epoch = 9, .after = 7};
