@@ -66,7 +66,6 @@ struct heddle_publisher {
     ahead_t *ahead;             /* the directory that is read while the publisher opens; NULL: none */
     patience_t ahead_patience;
     bool is_running;
-    pid_t process; /* a forked child has not its thread */
 };
 
 struct heddle_publication {
@@ -219,7 +218,6 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     heddle_publisher_t *p = calloc(1, sizeof *p);
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
     *ret_publisher = p;
-    p->process = getpid();
     p->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
     if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
     p->fill_threads = o->fill_threads ? o->fill_threads : crew_cores();
@@ -828,7 +826,6 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
     heddle_publisher_t *p = publisher ? *publisher : NULL;
     if (!p) return;
     *publisher = NULL;
-    if (p->process != getpid()) return;
     drop_ahead(p);
     heddle_publication_abort(&p->open);
     pack_destroy(&p->last);

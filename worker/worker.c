@@ -24,7 +24,6 @@ struct heddle_worker {
     char *export_dir, *group, *host_share; /* NULL: none */
     char broker[512];                      /* as it is named on stderr */
     bool left;
-    pid_t process; /* a forked child has neither its thread nor its memory */
 };
 
 /* --- open ------------------------------------------------------------------------------------- */
@@ -216,7 +215,6 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
     if (sized_take(&o, sizeof o, opts, "heddle_worker_opts_t", &error)) return error_publish(&error);
     if (check_opts(&o, &error)) return error_publish(&error);
     heddle_worker_t *w = calloc(1, sizeof *w);
-    if (w) w->process = getpid();
     int rc = w ? start(w, &o, &error) : error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     if (rc == HEDDLE_OK) {
         *ret_worker = w;
@@ -528,7 +526,6 @@ void heddle_worker_close(heddle_worker_t **worker)
     heddle_worker_t *w = worker ? *worker : NULL;
     if (!w) return;
     *worker = NULL;
-    if (w->process != getpid()) return;
     heddle_event_t event;
     int rc = w->left ? HEDDLE_ERR_CLOSED : shell_call(w->shell, run_leave, NULL);
     while (!rc || rc == HEDDLE_ERR_INTERRUPTED) { /* LEFT comes within SESSION_LEAVE_US */

@@ -7,10 +7,7 @@
  *
  * Threads: calls marked [any] may be made on any thread.  They take no lock and make no system call, except
  * that the last release of a slot that is needed again wakes the library.  All other calls: one thread at a
- * time.  No call blocks past its timeout.
- * A forked child has neither the library's thread nor the memory of versions: heddle_snapshot_release() and
- * heddle_worker_close() end nothing of the parent's, _digest, _fd and _export of a snapshot are USAGE, and no
- * other call may be made.
+ * time.  No call blocks past its timeout.  A process that forks must not use the handle in the child.
  * While a handle is being opened, UCX_* variables are set for UCX to read, and removed again.  Open it
  * before starting threads that read or change the environment (getenv, setenv).
  *

@@ -4,7 +4,6 @@
 #include "tests/api/broker.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static heddle_publisher_t *publisher;
@@ -54,21 +53,6 @@ static uint64_t publish(int value)
     OK(publish_values(publisher, (int[]){value, value}, &opts, &v));
     OK(wait_active(publisher, v.version, PATIENCE_MS, &report));
     return v.version;
-}
-
-/* What destructors and atexit handlers call, and what reads memory that a child has not. */
-static int end_in_child(heddle_worker_t *w, heddle_snapshot_t *s)
-{
-    char digest[HEDDLE_DIGEST_TEXT];
-    heddle_shared_t shared = {.size = sizeof shared};
-    alarm(PATIENCE_MS / 1000);
-    if (heddle_snapshot_digest(s, digest) != HEDDLE_ERR_USAGE) return 1;
-    if (heddle_snapshot_fd(s, &shared) != HEDDLE_ERR_USAGE) return 2;
-    if (heddle_snapshot_export(s, "out-of-a-child") != HEDDLE_ERR_USAGE) return 3;
-    heddle_snapshot_release(&s);
-    heddle_worker_close(&w);
-    heddle_publisher_close(&publisher);
-    return w || publisher ? 4 : 0;
 }
 
 static const heddle_tensor_t *first_tensor(const heddle_snapshot_t *s)
@@ -163,27 +147,6 @@ static mapped_t map_first_tensor(const heddle_snapshot_t *s)
     close(shared.fd);
     cr_assert_eq(memcmp(m.base + shared.mark_offset, shared.mark, HEDDLE_MARK_BYTES), 0);
     return m;
-}
-
-Test(worker, a_forked_child_ends_nothing_of_its_parents)
-{
-    heddle_worker_t *w;
-    heddle_snapshot_t *s;
-    char digest[HEDDLE_DIGEST_TEXT];
-    int status;
-    open_worker("w1", &w);
-    publish(1);
-    OK(heddle_worker_acquire(w, "policy", 0, &s));
-    pid_t child = fork();
-    if (child == 0) _exit(end_in_child(w, s));
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0);
-    OK(heddle_snapshot_digest(s, digest));
-    cr_assert_str_eq(digest, heddle_snapshot_manifest(s)->digest);
-    heddle_snapshot_release(&s);
-    cr_assert_eq(publish(2), 2);
-    heddle_worker_close(&w);
-    stop();
 }
 
 /* In the memory of the publisher, and in that of the worker. */
