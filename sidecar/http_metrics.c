@@ -30,9 +30,9 @@ static const metric_t METRICS[] = {
     [SERVED] = {"heddle_worker_served_version", "", METRIC_GAUGE, "adapter",
         "Number of the version that is served; 0: none"},
     [DECIDED] = {"heddle_worker_decided_version", "", METRIC_GAUGE, "adapter",
-        "Number of the version that was decided last; 0: none"},
+        "Number of the version that was decided last; 0: none; without a session no sample"},
     [LAG] = {"heddle_worker_lag_versions", "", METRIC_GAUGE, "adapter",
-        "How many decided versions the worker is behind"},
+        "How many decided versions the worker is behind; without a session no sample"},
     [VERSIONS] = {"heddle_worker_versions", "", METRIC_GAUGE, "state",
         "Versions of all adapters, by state"},
     [CHANGES] = {"heddle_worker_version_changes", "", METRIC_COUNTER, "change",
@@ -102,13 +102,16 @@ static void put(samples_t *to, int metric, const char *value, uint64_t n)
     samples_add(to, &METRICS[metric], value, (double)n);
 }
 
-static void put_adapters(const json_t *rows, const char *const *adapters, samples_t *to)
+/* Without a session a decision may have been missed: lag and the latest decision are then not known, and
+ * have no sample. */
+static void put_adapters(const json_t *rows, const char *const *adapters, bool has_decisions, samples_t *to)
 {
     static const struct {
         int metric;
         const char *key;
     } COLUMNS[] = {{SERVED, "version"}, {DECIDED, "decided_version"}, {LAG, "lag"}};
-    for (size_t c = 0; c < sizeof COLUMNS / sizeof *COLUMNS; c++)
+    size_t columns = has_decisions ? sizeof COLUMNS / sizeof *COLUMNS : 1;
+    for (size_t c = 0; c < columns; c++)
         for (size_t i = 0; i < json_array_size(rows) && adapters[i]; i++)
             put(to, COLUMNS[c].metric, adapters[i], number(json_array_get(rows, i), COLUMNS[c].key));
 }
@@ -137,7 +140,7 @@ void http_metrics_gather(const json_t *stats, const char *const *adapters, uint6
     put(to, SESSION, NULL, has_session(stats));
     put(to, JOINS, NULL, number(json_object_get(stats, "session"), "joined_count"));
     put(to, FENCED, NULL, number(stats, "fenced"));
-    put_adapters(rows, adapters, to);
+    put_adapters(rows, adapters, has_session(stats), to);
     put_sums(rows, "versions", VERSIONS, STATES, to);
     put_sums(rows, "counts", CHANGES, DONE, to);
     put(to, MEMORY, "own", number(stats, "own_bytes"));

@@ -87,6 +87,22 @@ Test(http_metrics, what_is_counted)
     json_decref(stats);
 }
 
+/* Decisions may have been missed: the library then goes by what it has applied, and a worker that was behind
+ * would look current. */
+Test(http_metrics, without_a_session_lag_is_not_known)
+{
+    static samples_t s;
+    buf_t out = {0};
+    json_t *stats = report("greeting", 7, 0);
+    http_metrics_gather(stats, ADAPTERS, 1000, false, &s);
+    metrics_text(&s, false, &out);
+    cr_expect(strstr(buf_text(&out), "heddle_worker_served_version{adapter=\"b\"} 7\n"));
+    cr_expect_not(strstr(buf_text(&out), "heddle_worker_decided_version{"));
+    cr_expect_not(strstr(buf_text(&out), "heddle_worker_lag_versions{"));
+    buf_fini(&out);
+    json_decref(stats);
+}
+
 /* Before the worker is opened there are none of its adapters, and all others are 0. */
 Test(http_metrics, without_a_report)
 {
