@@ -73,7 +73,7 @@ static const metric_t METRICS[] = {
     [SESSIONS] = {"heddle_worker_sessions", "", METRIC_COUNTER, "event",
         "Sessions of workers that began (joined) or ended"},
     [JOINS] = {"heddle_join_seconds", "seconds", METRIC_HISTOGRAM, NULL,
-        "From the joining of a worker until it served the active version that was there"},
+        "From the joining of a worker until it served the version of an adapter that was active then"},
     [PHASES] = {"heddle_stage_seconds", "seconds", METRIC_HISTOGRAM, "phase",
         "How long a version took at a worker, by phase; verify is within fetch"},
     [BYTES] = {"heddle_fetched_bytes", "bytes", METRIC_COUNTER, "way",

@@ -112,3 +112,18 @@ Test(costs, a_worker_that_joins_late)
     roll_out(2, 2, 2, 2);
     cr_expect_eq(count_of(&costs()->joins), 1, "its next version is no joining");
 }
+
+/* It waits for a rollout, or for the next version where the active one is lost: that is no time of its joining,
+ * however long it takes. */
+Test(costs, a_worker_that_joins_before_the_decision)
+{
+    workers(1);
+    publish();
+    roll_out(1, 1, 1, 1);
+    rig_pass(S);
+    rig_worker(W2, "w2"); /* and fetches nothing of version 1 */
+    rig_pass(60 * S);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(2, 2, 2, 2);
+    cr_expect_eq(count_of(&costs()->joins), 0);
+}
