@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 typedef struct {
-    char host[64]; /* an IP address, or "*" for all of this host */
+    char host[64]; /* an IP address, or "*": all IPv4 addresses of this host */
     uint16_t port; /* 0: any free one */
     bool is_loopback;
 } listener_address_t;
