@@ -5,6 +5,7 @@
 #ifndef HTTP_SERVICE_H
 #define HTTP_SERVICE_H
 
+#include "core/option.h"
 #include "http/server.h"
 
 typedef struct service service_t;
@@ -15,6 +16,23 @@ typedef struct {
     const char *token_file, *cert_file, *key_file; /* --http-token, --http-cert, --http-key; NULL: none */
     bool has_api;                                  /* it answers /api/v1 */
 } service_opts_t;
+
+/* The rows of these options in a program's table (core/option.h): `at` is where its struct has the
+ * service_opts_t, and `doc` says what this program answers. */
+#define SERVICE_OPTIONS(at, doc)                                                                             \
+    SERVICE_ROW("http", "[HOST:]PORT", doc, (at) + offsetof(service_opts_t, listen)),                        \
+        SERVICE_ROW("http-token", "FILE",                                                                    \
+                    "a secret that HTTP asks for (Authorization: Bearer), in a file for its owner alone",    \
+                    (at) + offsetof(service_opts_t, token_file)),                                            \
+        SERVICE_ROW("http-cert", "FILE",                                                                     \
+                    "answer over HTTPS, with this certificate and its chain (PEM); with --http-key",         \
+                    (at) + offsetof(service_opts_t, cert_file)),                                             \
+        SERVICE_ROW("http-key", "FILE", "the private key of that certificate, for its owner alone",          \
+                    (at) + offsetof(service_opts_t, key_file))
+#define SERVICE_ROW(name, value, doc, offset)                                                                \
+    {                                                                                                        \
+        name, 0, OPTION_TEXT, value, NULL, NULL, doc, offset                                                 \
+    }
 
 /* Checks what can be checked before a file is made or read: USAGE · INSECURE_ADDRESS: other hosts reach the
  * address, and no token is asked for. */
