@@ -60,6 +60,15 @@ static void until_staged(const worker_t *w)
     }
 }
 
+/* Version 1 is decided when it is there. */
+static void until_serves(worker_t *w, const test_content_t *a)
+{
+    until_staged(w);
+    commit_to(w, a, 1, 1);
+    run_for(1000);
+    cr_assert(serves(w, a, 1));
+}
+
 /* An origin that has the version, and sends `bytes` of it. */
 static msg_source_t slow_origin(const test_content_t *a, uint64_t bytes)
 {
@@ -95,10 +104,7 @@ Test(holding, what_a_worker_of_the_host_has_is_not_copied)
     cr_assert_eq(find_said(second, MSG_JOIN, 0)->join.place, find_said(first, MSG_JOIN, 0)->join.place);
     msg_source_t row = row_of(first);
     announce_to(second, &a, 1, &row, 1);
-    until_staged(second);
-    commit_to(second, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(second, &a, 1));
+    until_serves(second, &a);
     cr_assert_eq(bytes_in(second), 0);
     const msg_staged_t *staged = &last_said(second, MSG_STAGED)->staged;
     cr_assert(staged->held && staged->verified == VERIFIED_ON_HOST, "the first one compared all bytes");
@@ -165,10 +171,7 @@ Test(holding, it_outlives_its_owner_and_is_handed_on)
     worker_t *third = sharing_worker(2);
     row = row_of(second);
     announce_to(third, &a, 1, &row, 1);
-    until_staged(third);
-    commit_to(third, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(third, &a, 1));
+    until_serves(third, &a);
     cr_assert_eq(bytes_in(third), 0);
     cr_assert_eq(last_said(third, MSG_STAGED)->staged.verified, VERIFIED_ON_HOST);
     free(a.bytes);
@@ -181,10 +184,7 @@ Test(holding, what_is_not_there_any_more_is_fetched)
     msg_source_t rows[2] = {row_of(first), source_of(origins[0])};
     rows[0].region.generation++;
     announce_to(second, &a, 1, rows, 2);
-    until_staged(second);
-    commit_to(second, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(second, &a, 1));
+    until_serves(second, &a);
     cr_assert_geq(bytes_in(second), a.payload_bytes);
     cr_assert_not(last_said(second, MSG_STAGED)->staged.held);
     free(a.bytes);
@@ -200,10 +200,7 @@ Test(holding, other_bytes_than_the_announced_ones_are_fetched)
     ((uint8_t *)slot->region->base)[77777] ^= 1;
     msg_source_t rows[2] = {row_of(first), source_of(origins[0])};
     announce_to(second, &a, 1, rows, 2);
-    until_staged(second);
-    commit_to(second, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(second, &a, 1));
+    until_serves(second, &a);
     cr_assert_geq(bytes_in(second), a.payload_bytes, "from the origin");
     free(a.bytes);
 }
@@ -230,10 +227,7 @@ static void damage_ends_the_offer(void (*how)(worker_t *w, const test_content_t 
     how(first, &a);
     cr_assert_eq(offered_of(first).generation, 0);
     announce_to(second, &a, 1, rows, 2);
-    until_staged(second);
-    commit_to(second, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(second, &a, 1));
+    until_serves(second, &a);
     cr_assert_not(last_said(second, MSG_STAGED)->staged.held);
     free(a.bytes);
 }
@@ -378,10 +372,7 @@ Test(holding, what_lost_its_source_is_held_where_another_process_has_it)
         run_for(10000);
     }
     send_sources(second, &row, 1);
-    until_staged(second);
-    commit_to(second, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(second, &a, 1));
+    until_serves(second, &a);
     cr_assert_eq(bytes_in(second), before);
     cr_assert(last_said(second, MSG_STAGED)->staged.held);
     free(a.bytes);
@@ -396,10 +387,7 @@ Test(holding, what_has_brought_nothing_is_held_where_another_process_has_it_by_n
     run_for(10000);
     cr_assert_not_null(last_event(second, HEDDLE_EVENT_FETCHING));
     announce_to(second, &a, 1, rows, 2);
-    until_staged(second);
-    commit_to(second, &a, 1, 1);
-    run_for(1000);
-    cr_assert(serves(second, &a, 1));
+    until_serves(second, &a);
     cr_assert_eq(bytes_in(second), 0);
     free(a.bytes);
 }
@@ -603,6 +591,14 @@ static void turn_until_staged(uint32_t wanted)
         run_for(1000);
         turn_publisher();
     }
+}
+
+/* One worker holds what the publisher offers, and has digested it. */
+static void until_held_and_verified(void)
+{
+    turn_until_staged(1);
+    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
+    cr_assert_eq(bytes_in(workers[0]), 0);
 }
 
 static origin_t *with_workers(const test_content_t *a, uint32_t count)
@@ -843,9 +839,7 @@ Test(holding, a_holder_that_stood_still_is_asked_once_more)
     publisher_start(&a);
     announce_to_all(&a);
     stand_still(MAPPINGS_ASK_US * 3 / 2);
-    turn_until_staged(1);
-    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
-    cr_assert_eq(bytes_in(workers[0]), 0);
+    until_held_and_verified();
     publisher_end();
     free(a.bytes);
 }
@@ -983,9 +977,7 @@ Test(holding, a_source_that_is_full_is_asked_once_more)
     cr_assert(in->state == INTAKE_HOLDING && !in->holding.region);
     empty_socket();
     publisher_listen(&publisher.row.life, &content);
-    turn_until_staged(1);
-    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
-    cr_assert_eq(bytes_in(workers[0]), 0);
+    until_held_and_verified();
     publisher_end();
     free(a.bytes);
 }
@@ -1019,8 +1011,7 @@ Test(holding, a_process_without_a_descriptor_asks_once_more)
     announce_to_all(&a);
     run_for(HOLDING_AGAIN_US / 2);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
-    turn_until_staged(1);
-    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
+    until_held_and_verified();
     publisher_end();
     free(a.bytes);
 }
@@ -1040,9 +1031,7 @@ Test(holding, what_there_is_no_memory_to_read_is_asked_for_once_more)
     const intake_t *in = &worker_node_adapter(workers[0]->node, 0)->intake;
     cr_assert(in->state == INTAKE_HOLDING && !in->holding.region);
     failpoint_disarm();
-    turn_until_staged(1);
-    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
-    cr_assert_eq(bytes_in(workers[0]), 0);
+    until_held_and_verified();
     publisher_end();
     free(a.bytes);
 }
