@@ -21,12 +21,14 @@
 #define DECIDE_FIELDS " from to changed same_bytes held dry_run bytes_moved would_fetch would_fetch_bytes"
 static const struct {
     const char *kind, *fields;
+    int exit; /* of every failure; 0: it follows from the code */
 } KINDS[] = {
     {"publish", "adapter version tag digest created reason state step request_id data_bytes tensor_count "
                 "chunk_count features "
                 "rollout timing"},
     {"status", "broker warnings reasons count adapters"},
     {"adapters", "adapters"},
+    {"check", "status adapter adapter_count workers_ready max_lag age_ms findings", 3},
     {"versions", "adapter versions"},
     {"workers", "settling_ms workers"},
     {"wait", WAIT_FIELDS},
@@ -94,14 +96,21 @@ static const struct {
     H(INTERNAL, "run it again with --log-level debug, and report the output"),
 };
 
-/* The error as JSON; after a signal, its "exit" is that of the signal, since it repeats the exit status. */
-static json_t *error_object(const heddle_error_t *error)
+static int exit_of(const char *kind, const heddle_error_t *error)
+{
+    if (error->code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit()) return cli_signal_exit();
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+        if (KINDS[i].exit && !strcmp(KINDS[i].kind, kind)) return KINDS[i].exit;
+    return heddle_err_exit(error->code);
+}
+
+/* The error as JSON; its "exit" repeats the exit status. */
+static json_t *error_object(const char *kind, const heddle_error_t *error)
 {
     char *text = NULL;
     json_t *object = heddle_error_json(error, &text) == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
     heddle_free(text);
-    if (object && error->code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit())
-        json_object_set_new(object, "exit", json_integer(cli_signal_exit()));
+    if (object) json_object_set_new(object, "exit", json_integer(exit_of(kind, error)));
     return object ? object : json_null();
 }
 
@@ -118,8 +127,14 @@ static heddle_error_t with_hint(const char *kind, const heddle_error_t *error)
     return e;
 }
 
+json_t *cli_error_object(const char *kind, const heddle_error_t *error)
+{
+    heddle_error_t e = with_hint(kind, error);
+    return error_object(kind, &e);
+}
+
 /* One line, flushed at once: a script may read it while the command goes on (--stay). */
-static void print_json(json_t *value)
+void cli_print_json(json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     if (text) puts(text);
@@ -131,7 +146,8 @@ static int print_error(const char *kind, const heddle_error_t *e)
 {
     char program[64];
     snprintf(program, sizeof program, "heddle%s%s", kind[0] ? " " : "", kind);
-    return process_fail(program, e);
+    process_fail(program, e);
+    return exit_of(kind, e);
 }
 
 /* The user knows that the command was interrupted, but not which version it had requested and what happens to
@@ -158,8 +174,8 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
         snprintf(text, sizeof text, "%s", fields);
         for (char *name = strtok_r(text, " ", &state); name; name = strtok_r(NULL, " ", &state))
             json_object_set_new(object, name, json_null());
-        json_object_set_new(object, "error", error_object(&e));
-        print_json(object);
+        json_object_set_new(object, "error", error_object(kind, &e));
+        cli_print_json(object);
         json_decref(object);
     }
     if (is_signal) return end_by_signal(kind, &e);
@@ -179,9 +195,9 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     bool is_signal = rc == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (rc) {
         json_object_set_new(answer, "ok", json_false());
-        json_object_set_new(answer, "error", error_object(&error));
+        json_object_set_new(answer, "error", error_object(kind, &error));
     }
-    if (c->output == OUTPUT_JSON) print_json(answer);
+    if (c->output == OUTPUT_JSON) cli_print_json(answer);
     else if (!is_signal) {
         cli_clean_texts(answer);
         render(c, answer);

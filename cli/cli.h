@@ -47,9 +47,9 @@ extern const option_t CLI_COMMON[];
 
 /* One subcommand; returns the exit status. */
 typedef int command_fn(int argc, char **argv);
-command_fn command_publish, command_status, command_adapters, command_versions, command_workers,
-    command_events, command_wait, command_activate, command_rollback, command_resume, command_forget,
-    command_pull, command_verify, command_keygen, command_keys, command_complete;
+command_fn command_publish, command_status, command_check, command_adapters, command_versions,
+    command_workers, command_events, command_wait, command_activate, command_rollback, command_resume,
+    command_forget, command_pull, command_verify, command_keygen, command_keys, command_complete;
 
 /* ---- what each command does (common.c) ---- */
 
@@ -91,6 +91,9 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
  * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
  * failure alone is printed). */
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
+/* The failure as the member `error` of an answer, with the hint of its code; the caller owns it. */
+json_t *cli_error_object(const char *kind, const heddle_error_t *error);
+void cli_print_json(json_t *value);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
 

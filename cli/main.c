@@ -26,6 +26,7 @@ static const subcommand_t COMMANDS[] = {
     {"worker", "run a worker beside an engine (heddle-worker)", NULL, "heddle-worker"},
     {"publish", "publish a PEFT directory as a new version", command_publish, NULL},
     {"status", "the cluster at a glance", command_status, NULL},
+    {"check", "one line and an exit status for a monitoring system", command_check, NULL},
     {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters, NULL},
     {"versions", "versions of an adapter, or one version and who has it", command_versions, NULL},
     {"workers", "workers: what each one serves and fetches", command_workers, NULL},
@@ -46,7 +47,8 @@ enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 static const char NOTES[] =
     "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
     "broker\n"
-    "unavailable, 8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n\n"
+    "unavailable, 8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n"
+    "heddle check: 0 ok, 1 warning, 2 critical, 3 unknown.\n\n"
     "Environment:\n"
     "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
     "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"

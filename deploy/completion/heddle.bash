@@ -8,6 +8,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --http --http-token --http-cert --http-key --ready-lag --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    check) echo '--min-workers --max-lag --max-age --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     workers) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -32,8 +33,8 @@ _heddle_values() {
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '@adapters' ;;
     broker:--admin-key) echo '@file' ;;
-    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker) echo '' ;;
-    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
+    worker:--broker|publish:--broker|status:--broker|check:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|check:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
     broker:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device|pull:--data-device) echo '@if' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|rollback:--deadline|resume:--deadline|pull:--deadline|verify:--deadline) echo '' ;;
@@ -49,7 +50,7 @@ _heddle_values() {
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
-    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key) echo '@file' ;;
+    worker:--key|publish:--key|status:--key|check:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key) echo '@file' ;;
     broker:--keys) echo '@dir' ;;
     publish:--kind) echo 'lora tensors' ;;
     worker:--kinds) echo 'lora tensors all' ;;
@@ -58,16 +59,19 @@ _heddle_values() {
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
-    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|bench:--log-level) echo 'error warn info debug' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|check:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|bench:--log-level) echo 'error warn info debug' ;;
+    check:--max-age) echo '' ;;
+    check:--max-lag) echo '' ;;
     worker:--max-rate|publish:--max-rate|pull:--max-rate) echo '' ;;
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
+    check:--min-workers) echo '' ;;
     worker:--name|keys:--name) echo '' ;;
     mkadapter:--narrow) echo '' ;;
     worker:--on-activate) echo '@file' ;;
     worker:--on-stage) echo '@file' ;;
     keygen:--out) echo '@file' ;;
-    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|check:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
     broker:--plan) echo 'auto star chain two-tree' ;;
     bench:--python) echo '@file' ;;
@@ -84,13 +88,13 @@ _heddle_values() {
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
     mkadapter:--tensors) echo '' ;;
-    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
+    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|check:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
     rollback:--to) echo '@refs' ;;
     worker:--verify) echo 'host each' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '@workers' ;;
     publish:--writer) echo '' ;;
-    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|check:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
     mkadapter:-r) echo '' ;;
     mkadapter:-s) echo '' ;;
     *) return 1 ;;
@@ -165,11 +169,12 @@ _heddle() {
   fi
   case $command:$cur in
     :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
-    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench help' -- "$cur") ;;
-    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench' -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     keys:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     bench:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
+    check:*) _heddle_names adapters ;;
     versions:*) _heddle_refs REF ;;
     workers:*) _heddle_names workers ;;
     wait:*) _heddle_refs REF ;;

@@ -50,7 +50,7 @@ TYPES = {
                      "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|"
                      "no_workers|denied|unavailable|"
                      "bad_adapter|no_lora|unsupported_peft_type|unsupported_feature|limit|protocol|"
-                     "version_failed|version_lost|"
+                     "version_failed|version_lost|unhealthy|"
                      "digest_mismatch|data_dir|data_newer|no_space|address_in_use|no_memory|no_slot|"
                      "internal|interrupted|"
                      "superseded|gone|slow"),
@@ -152,6 +152,10 @@ KINDS = {
                                                   "writers")},
                "adapters": ["name", ADAPTER]},
     "adapters": {"adapters": ["name", ADAPTER]},
+    "check": {"status": matching("ok|warning|critical|unknown"), "adapter": "name?", "adapter_count": "int",
+              "workers_ready": "int", "max_lag": "int", "age_ms": "ms?",
+              "findings": [None, {"level": matching("warning|critical|unknown"), "name": "text",
+                                  "adapter": "name?", "worker": "name?", "message": "text"}]},
     "versions": {"adapter": "name", "versions": ["version", VERSION]},
     "version": {"adapter": "name", "versions": ["version", ONE_VERSION]},
     "workers": {"settling_ms": "int", "workers": ["name", WORKER]},

@@ -28,8 +28,8 @@ SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
     "Commands: keys add, keys revoke": KINDS["key"],
     "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"],
     "Daemons: worker, event": KINDS["worker event"],
-} | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "adapters", "workers", "wait",
-                                                   "forget", "pull", "verify", "keygen")}
+} | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "check", "adapters", "workers",
+                                                   "wait", "forget", "pull", "verify", "keygen")}
 PLAIN = {"version_state": "version state", "worker_state": "worker state", "copy_state": "copy state",
          "event_type": "event type", "public_key": "text"}
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| .*\|$", re.M)

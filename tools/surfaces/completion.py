@@ -32,7 +32,7 @@ def first_name(t):
         return f"_heddle_refs {first}"
     if t.command == "rollback":     # NAME, as a rule
         return "_heddle_refs REF"
-    if t.command in ("resume", "forget"):
+    if t.command in ("resume", "forget", "check"):
         return "_heddle_names adapters"
     return "_heddle_names workers" if t.command == "workers" else None
 
