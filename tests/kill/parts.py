@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What tests/kill/run finds in the output of a process, without a cluster."""
+import pathlib
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
-from sanitizers import errors_in, leaks_in  # noqa: E402
+from sanitizers import errors_in, leaks_in, reports  # noqa: E402
 
 LEAK = """2026-11-27T10:00:00.000Z info  worker.joined: w1
 ==7==ERROR: LeakSanitizer: detected memory leaks
@@ -28,4 +30,14 @@ assert [line.split(" on ")[0] for line in errors_in(FREED)] == ["ERROR: AddressS
 assert errors_in(SHIFT) == [SHIFT.strip()], errors_in(SHIFT)
 assert len(leaks_in(LEAK + FREED + LEAK)) == 2 and len(errors_in(SHIFT + LEAK + FREED)) == 2
 assert not leaks_in(FREED + SHIFT + QUIET) and not errors_in(QUIET)
+
+# Of a publisher, which ends by itself, and of the command line it is the only sign.
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    assert reports(folder, leaks_in) == [] and reports(folder, errors_in) == []
+    for process, text in (("publish", LEAK), ("ask", SHIFT), ("r1", FREED), ("broker", QUIET)):
+        (folder / f"{process}.err").write_text(text)
+    assert [what.split(":")[0] for what in reports(folder, leaks_in)] == ["publish"]
+    assert [what.split(":")[0] for what in reports(folder, errors_in)] == ["ask", "r1"]
+    assert reports(folder, errors_in, "publish") == [] and len(reports(folder, leaks_in, "publish")) == 1
 print("kill parts: passed")

@@ -21,3 +21,8 @@ def leaks_in(text):
 def errors_in(text):
     """-> the first line of each other report."""
     return ERROR.findall(text)
+
+
+def reports(folder, find, name="*"):
+    """-> what sanitizers reported of any process that wrote its stderr there, as NAME.err: `find` is leaks_in or errors_in."""
+    return [f"{path.stem}: {what}" for path in sorted(folder.glob(f"{name}.err")) for what in find(path.read_text(errors="replace"))]
