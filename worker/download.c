@@ -5,6 +5,7 @@
 #include "core/failpoint.h"
 #include "worker/verify_fetched.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Digested in one call of download_work: 0.1 ms, 0.03 with vectors. */
@@ -89,6 +90,8 @@ static void asks_source(void *self, uint64_t token)
     if (left < bulk->asked_count && --bulk->asked[left].count == 0)
         bulk->asked[left] = bulk->asked[--bulk->asked_count];
     uint32_t row = asked_row(bulk, token);
+    assert(!token ||
+           row < BULK_ASKED_MAX); /* each fetch asks one source at most, and has left the one before */
     if (token && row == bulk->asked_count) bulk->asked[bulk->asked_count++] = (asked_t){.token = token};
     if (token) bulk->asked[row].count++;
     run->asked = token;

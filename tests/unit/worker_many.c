@@ -156,6 +156,35 @@ Test(many, those_that_ask_nothing_have_no_part_of_the_window)
     free(m.a.bytes);
 }
 
+static void aborts(worker_t *w, uint32_t version)
+{
+    char name[16];
+    snprintf(name, sizeof name, "a%u", version);
+    msg_t m = {.type = MSG_ABORT};
+    m.abort = (msg_abort_t){.token = w->token,
+                            .version = version,
+                            .adapter = name,
+                            .code = "superseded",
+                            .message = "a newer version came"};
+    tell_worker(w, &m);
+}
+
+/* In the middle of its chunks, of either half too: what it asked is another one's again. */
+Test(many, those_that_are_aborted_have_no_part_of_the_window)
+{
+    many_t m = begin(8, 100000000);
+    for (uint32_t v = 1; v <= 8; v++) announce(&m, v, v % 2 ? m.relay : m.publisher, NULL);
+    run_for(30000);
+    cr_assert_eq(worker_node_core(m.worker->node)->bulk.asked_count, 2);
+    for (uint32_t v = 1; v < 8; v++) aborts(m.worker, v);
+    cr_assert_eq(worker_node_core(m.worker->node)->bulk.asked_count, 1, "of version 8");
+    aborts(m.worker, 8);
+    cr_assert_eq(worker_node_core(m.worker->node)->bulk.asked_count, 0);
+    run_for(1000000);
+    cr_assert_eq(count_said(m.worker, MSG_STAGED), 0);
+    free(m.a.bytes);
+}
+
 Test(many, each_source_has_a_window)
 {
     many_t m = begin(8, 1000000000);
