@@ -38,7 +38,7 @@ int on_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
 
     /* It came when this version was active already: what it did is no part of a rollout. */
-    if (!sub->version && row->activated_ms <= member->joined_ms)
+    if (!sub->version && row->activated_ms <= member->came.wall_ms)
         costs_note_joined(&s->ro->costs, member, s->v.now.us);
 
     /* The worker serves this version by this decision.  Only this function notes that. */

@@ -446,6 +446,7 @@ static member_t *new_member(const membership_t *m, role_t role, const char *name
                          .pid = hello->pid,
                          .joined_ms = now.wall_ms,
                          .joined_us = now.us,
+                         .came = now,
                          .heard_us = now.us,
                          .lease_end_us = now.us + m->lease_us};
     error_text(member->name, sizeof member->name, name);
@@ -593,9 +594,10 @@ static void drop_ready(membership_t *m, member_t *member)
 
 /* The former session of the process knew since when it serves what JOIN says.  A worker that was lost
  * meanwhile counts as behind from its return: it had no chance to follow. */
-static void keep_since(const member_t *now, const member_t *before)
+static void keep_since(member_t *now, const member_t *before)
 {
     if (memcmp(&now->life, &before->life, sizeof now->life) != 0) return;
+    if (member_is_ready(before)) now->came = before->came;
     for (uint32_t i = 0; i < now->sub_count; i++) {
         const member_sub_t *was = member_sub(before, now->subs[i].adapter);
         if (!was || was->version != now->subs[i].version || was->decision != now->subs[i].decision) continue;

@@ -89,7 +89,9 @@ typedef struct member {
     key16_t life;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     uint64_t pid;
-    uint64_t joined_ms, joined_us, heard_us, lease_end_us, ended_us, ended_ms;
+    uint64_t joined_ms, joined_us;
+    instant_t came; /* when it joined, or the sessions that went over into this one did */
+    uint64_t heard_us, lease_end_us, ended_us, ended_ms;
     int end_code;
     char end_message[96]; /* LOST: why; 0, "" */
     bool is_gone;         /* a send to its connection said GONE */

@@ -41,5 +41,5 @@ void costs_note_switched(costs_t *costs, const copy_row_t *c)
 
 void costs_note_joined(costs_t *costs, const member_t *member, uint64_t now_us)
 {
-    histogram_note(&costs->joins, (double)(now_us - member->joined_us) / 1e6);
+    histogram_note(&costs->joins, (double)(now_us - member->came.us) / 1e6);
 }

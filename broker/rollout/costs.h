@@ -39,7 +39,7 @@ const char *cost_way_name(cost_way_t way); /* "publisher" "worker" "host" */
 void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c, const msg_staged_t *m);
 /* It serves the version, by a decision. */
 void costs_note_switched(costs_t *costs, const copy_row_t *c);
-/* It serves a version of an adapter for the first time in this session. */
+/* It serves a version of an adapter for the first time. */
 void costs_note_joined(costs_t *costs, const member_t *member, uint64_t now_us);
 
 #endif

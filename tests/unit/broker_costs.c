@@ -113,6 +113,23 @@ Test(costs, a_worker_that_joins_late)
     cr_expect_eq(count_of(&costs()->joins), 1, "its next version is no joining");
 }
 
+/* Its session is renewed meanwhile, as after a loss of the connection: it goes on with what it fetches. */
+Test(costs, a_worker_that_joins_late_and_again)
+{
+    workers(1);
+    publish();
+    roll_out(1, 1, 1, 1);
+    rig_pass(S);
+    rig_worker(W2, "w2");
+    rig_pass(2 * S);
+    rig_worker(W2, "w2");
+    rig_pass(S);
+    rig_staged(W2, 1, 1);
+    rig_active(W2, 1, 1, 1);
+    cr_expect_eq(count_of(&costs()->joins), 1);
+    cr_expect_eq(seconds_ms(&costs()->joins), 3000);
+}
+
 /* It waits for a rollout, or for the next version where the active one is lost: that is no time of its joining,
  * however long it takes. */
 Test(costs, a_worker_that_joins_before_the_decision)
@@ -124,6 +141,9 @@ Test(costs, a_worker_that_joins_before_the_decision)
     rig_worker(W2, "w2"); /* and fetches nothing of version 1 */
     rig_pass(60 * S);
     rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2), rig_staged(W2, 2, 2);
+    rig_pass(S);
+    rig_worker(W2, "w2"); /* a renewed session is no joining */
     roll_out(2, 2, 2, 2);
     cr_expect_eq(count_of(&costs()->joins), 0);
 }
