@@ -321,12 +321,22 @@ static bool takes_little(const plan_station_t *station)
 }
 
 /* What the first source of a list sends, in halves of the chunks: its load.  A station with a limited rate
- * takes next to nothing from one without, and so does one that is stuck. */
+ * takes next to nothing from one without, and so does one that is stuck.  `source` NULL: it is the
+ * publisher. */
 static uint32_t weight(const plan_t *p, const plan_row_t *row, const plan_row_t *source)
 {
     if (p->shape != PLAN_TWO_TREE) return 1;
-    if (row->fetch == PLAN_STUCK || (takes_little(row->station) && !takes_little(source->station))) return 0;
+    bool is_for_little = takes_little(row->station) && !(source && takes_little(source->station));
+    if (row->fetch == PLAN_STUCK || is_for_little) return 0;
     return row->half ? 1 : PLAN_HALVES;
+}
+
+static void charge_publisher(plan_t *p, const plan_row_t *row, bool is_fetching)
+{
+    if (plan_is_publishers_place(p, row->station->place)) return;
+    uint32_t load = weight(p, row, NULL);
+    if (is_fetching) p->publisher_load += load;
+    else p->publisher_load -= load < p->publisher_load ? load : p->publisher_load;
 }
 
 static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens, uint32_t count,
@@ -334,6 +344,7 @@ static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens
 {
     for (uint32_t i = 0; i < count; i++) {
         plan_row_t *source = plan_row(p, tokens[i]);
+        if (!source && !i && tokens[i] == p->publisher) charge_publisher(p, row, is_fetching);
         if (!source) continue; /* the publisher, or it is gone */
         bool is_counted = tokens == row->others && has_number(row->sources, row->source_count, tokens[i]);
         uint32_t load = i ? 0 : weight(p, row, source);
@@ -476,6 +487,7 @@ void plan_loads(plan_t *p, uint64_t token, bool is_loading)
 
 void plan_publisher(plan_t *p, uint64_t token, uint64_t place)
 {
+    if (token != p->publisher) p->publisher_load = 0;
     p->publisher = token;
     p->publisher_place = token ? place : 0;
     wake(p, plan_place(p, p->publisher_place));
@@ -761,10 +773,14 @@ bool plan_leave_publisher(plan_t *p, uint64_t token)
     return has_left;
 }
 
+/* Those that were put last leave the choice of what has room to the others. */
 uint64_t plan_next_torn(plan_t *p)
 {
     while (p->torn_count) {
-        plan_row_t *row = p->torn[--p->torn_count];
+        size_t at = p->torn_count - 1;
+        while (at > 0 && p->torn[at]->station->is_put_last) at--;
+        plan_row_t *row = p->torn[at];
+        p->torn[at] = p->torn[--p->torn_count];
         row->is_torn = false;
         if (row->fetch >= PLAN_FETCHING && plan_sources_is_torn(p, row)) return row->token;
     }

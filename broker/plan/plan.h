@@ -125,6 +125,7 @@ typedef struct {
     plan_station_t **places;
     size_t place_count, place_capacity;  /* the stations with a place, ascending by it */
     uint64_t publisher, publisher_place; /* token and place, while it serves the bytes; 0 */
+    uint32_t publisher_load;             /* as of a row: what leaves its place over the network */
     uint64_t seed;
     uint64_t best_rate; /* bytes per second that a member with all bytes fetched at; 0: not known */
     bool is_begun;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/plan/sources.h"
 
+#include "broker/plan/shape.h"
+
 #include <string.h>
 
 /* ---- the choice ---- */
@@ -11,7 +13,7 @@ typedef struct {
     const plan_asker_t *asker;
     const plan_station_t *station; /* of the asker's place, or its own; NULL: none */
     bool is_member;
-    const plan_row_t *beside; /* it is to give the asker the other half of the chunks; NULL: none */
+    uint64_t beside; /* token of what is to give the asker the other half of the chunks; 0: none */
     uint64_t *sources;
     uint32_t count;
     uint64_t looks;
@@ -217,18 +219,21 @@ static bool is_near_publisher(const list_t *l)
 
 /* ---- two trees ---- */
 
-/* It may serve a half of the chunks more. */
-static bool has_room(const list_t *l, const plan_station_t *station)
+/* The station, or the publisher (NULL), may serve a half of the chunks more, and so `halves` at most. */
+static bool has_room(const list_t *l, const plan_station_t *station, uint32_t halves)
 {
-    return plan_station_load(station) + (l->beside && l->beside->station == station) < PLAN_HALVES;
+    const plan_row_t *beside = plan_row(l->p, l->beside);
+    bool is_beside =
+        station ? beside && beside->station == station : l->beside && l->beside == l->p->publisher;
+    return (station ? plan_station_load(station) : l->p->publisher_load) + is_beside < halves;
 }
 
 /* A station that may serve the asker's station more than it does: it has as much as that, or more. */
-static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *station)
+static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *station, uint32_t halves)
 {
     const plan_t *p = l->p;
     bool is_for_limited = l->station && plan_station_is_limited(l->station);
-    if (station == l->station || plan_is_publishers_place(p, station->place) || !has_room(l, station))
+    if (station == l->station || plan_is_publishers_place(p, station->place) || !has_room(l, station, halves))
         return NULL;
     if (plan_station_is_limited(station) && !is_for_limited) return NULL;
     const plan_row_t *head = head_of(l, station, false);
@@ -258,7 +263,7 @@ static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_station
     uint32_t best_depth = 0;
     for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES; i++) {
         const plan_station_t *station = p->roomy[i];
-        const plan_row_t *head = head_with_room(l, station);
+        const plan_row_t *head = head_with_room(l, station, PLAN_HALVES);
         l->looks++;
         if (!head) continue;
         uint32_t depth = depth_below(l, head, half ? half : 1, top);
@@ -270,6 +275,29 @@ static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_station
         best_depth = depth;
     }
     return best;
+}
+
+/* One that was put last takes as much as before, and gives nothing: so those that come after it find no room.
+ * It was blamed, and takes little as a rule: its parent serves a half more.  Else a station near that one
+ * does, which is deep in the trees: it sends half as much again, and few wait for it.  NULL: none was put
+ * last, or all such stations send as much already. */
+static const plan_row_t *find_beside_last(list_t *l, uint32_t half)
+{
+    const plan_t *p = l->p;
+    const plan_row_t *parent = NULL;
+    size_t count = p->station_count;
+    for (size_t i = count; i-- > 0 && count - i <= PLAN_CANDIDATES && !parent;) {
+        const plan_station_t *last = p->chain[i];
+        l->looks++;
+        if (last->is_put_last && last != l->station) parent = parent_of(p, plan_shape_head(last), half);
+    }
+    size_t at = parent ? plan_station_index(p, parent->station) : 0;
+    for (size_t i = 0; parent && i < count && i < PLAN_CANDIDATES; i++) {
+        const plan_row_t *head = head_with_room(l, p->chain[(at + count - i) % count], PLAN_HALVES + 1);
+        l->looks++;
+        if (head && !is_below(l, head, half, l->station)) return head;
+    }
+    return NULL;
 }
 
 /* It serves, and may serve the row this half of the chunks, or both (half 0): no members wait for each other
@@ -298,13 +326,17 @@ static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
     const uint64_t *tokens = list_for(row, half, &count);
     for (uint32_t i = 0; i < count && !l->count; i++) {
         const plan_row_t *source = plan_row(l->p, tokens[i]);
-        if (is_source(l->p, row, tokens[i], half) && (!i || !source || has_room(l, source->station)))
-            list_add(l, tokens[i], 1);
+        bool may_serve = !i || has_room(l, source ? source->station : NULL, PLAN_HALVES);
+        if (may_serve && is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
     }
     const plan_row_t *relay = l->count ? NULL : find_relay(l, half, l->station);
+    if (!relay && !l->count) relay = find_beside_last(l, half);
     if (relay) list_add(l, relay->token, 1);
-    for (uint32_t i = 0; i < count && !l->count; i++)
-        if (is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
+    for (uint32_t i = 0; i < count && !l->count; i++) {
+        const plan_row_t *source = plan_row(l->p, tokens[i]);
+        if (source && has_room(l, source->station, PLAN_HALVES + 1) && is_source(l->p, row, tokens[i], half))
+            list_add(l, tokens[i], 1);
+    }
     list_add(l, l->p->publisher, 1);
 }
 
@@ -412,8 +444,10 @@ uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t 
     uint32_t half = row->half ? row->half : 1;
     if (is_in_halves(p, row, asker)) {
         if (row->fetch < PLAN_FETCHING) row->source_count = row->other_count = 0;
+        if (row->other_count && is_source(p, row, row->others[0], 3 - half))
+            l.beside = row->others[0]; /* it goes on with that, as a rule */
         make_half(&l, row, half);
-        other.beside = l.count ? plan_row(p, sources[0]) : NULL;
+        other.beside = l.count ? sources[0] : 0;
         make_half(&other, row, 3 - half);
     }
     row->half = l.count + other.count ? half : 0;

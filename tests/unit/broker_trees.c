@@ -157,6 +157,29 @@ Test(plan_trees, where_one_is_demoted_no_other_sends_more_than_all_bytes)
         }
 }
 
+/* It takes as much as before and gives nothing, so that there is no room for one more: the uplink of the publisher
+ * is that of all, and stations that few wait for send half as much again. */
+Test(plan_trees, one_that_joins_behind_one_that_was_demoted_costs_the_publisher_nothing)
+{
+    for (uint64_t count = 3; count <= 40; count++)
+        for (uint64_t demoted = 11; demoted <= 10 + count; demoted++) {
+            finish();
+            start();
+            wave(11, 10 + count);
+            demote(demoted);
+            for (uint64_t token = 11 + count; token <= 13 + count; token++) {
+                cr_assert(add(token, 0));
+                plan_make(&P, token, NULL, 0);
+                settle(&P);
+            }
+            for (uint64_t token = 11; token <= 13 + count; token++)
+                cr_assert(first_of(token) <= PLAN_HALVES + 1, "%u of %u: %u halves out of %u",
+                          (unsigned)demoted - 10, (unsigned)count, first_of(token), (unsigned)token - 10);
+            cr_assert(first_of(demoted) == 0 && first_of(PUBLISHER) <= PLAN_HALVES, "%u of %u",
+                      (unsigned)demoted - 10, (unsigned)count);
+        }
+}
+
 /* It may be well, and takes as much from its parents as any other one.  When all have the bytes none sends any. */
 Test(plan_trees, one_that_is_demoted_takes_the_room_that_it_took)
 {
@@ -261,8 +284,9 @@ static void check_reached(const any_t *a, uint64_t gone)
         }
 }
 
-/* Halves that go into a station over the network, and out of it; those of limited ones count for nothing. */
-static void check_edges(const any_t *a, uint64_t gone, uint32_t most)
+/* Halves that go into a station over the network, and out of it: `most`, and out of the publisher `of_it`.  Those
+ * of limited ones count for nothing. */
+static void check_edges(const any_t *a, uint64_t gone, uint32_t most, uint32_t of_it)
 {
     const plan_t *p = &a->plan;
     uint32_t out[TOKENS] = {0}, of_publisher = 0;
@@ -280,17 +304,17 @@ static void check_edges(const any_t *a, uint64_t gone, uint32_t most)
                                       : p->publisher_place && station->place == p->publisher_place;
                 if (row->token == gone || at >= count || is_here) continue;
                 in++;
-                if (station->key.text[0] == '1') continue;
+                if (plan_station_is_limited(station) && !station->is_put_last) continue;
                 if (source) out[source->station->rows[0]->token]++;
                 else of_publisher++;
             }
         }
         cr_assert_leq(in, 2, "seed %llu: %u halves into a station", (unsigned long long)a->seed, in);
     }
-    for (uint32_t i = 0; i < TOKENS; i++)
+    for (uint64_t i = 0; i < a->next_token; i++)
         cr_assert(out[i] <= most, "seed %llu: %u halves out of a station", (unsigned long long)a->seed,
                   out[i]);
-    cr_assert(of_publisher <= 2, "seed %llu: %u halves out of the publisher", (unsigned long long)a->seed,
+    cr_assert(of_publisher <= of_it, "seed %llu: %u halves out of the publisher", (unsigned long long)a->seed,
               of_publisher);
 }
 
@@ -342,24 +366,47 @@ Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_byte
         static any_t a;
         open_any(&a, seed, PLAN_TWO_TREE, 40 * MB);
         check_reached(&a, 0);
-        check_edges(&a, 0, 2);
+        check_edges(&a, 0, 2, 2);
         check_trees(&a);
         for (uint32_t i = (uint32_t)seed % 3; i < a.count; i += 3) {
             check_reached(&a, a.alive[i]);
-            check_edges(&a, a.alive[i], 2);
+            check_edges(&a, a.alive[i], 2, 2);
         }
         for (int i = 0; i < 3; i++) {
             check_join(&a);
             check_reached(&a, 0);
-            check_edges(&a, 0, 2);
+            check_edges(&a, 0, 2, 2);
         }
         leave(&a, (uint32_t)below(&a, a.count));
         settle(&a.plan);
         check_reached(&a, 0);
-        check_edges(&a, 0, 2);
+        check_edges(&a, 0, 2, 2);
         for (int i = 0; i < 30; i++) {
             go_on(&a);
             check_no_circle(&a);
+        }
+        plan_fini(&a.plan);
+    }
+}
+
+/* Any of them is put last, comes or goes: a station sends half as much again at most, and so does the publisher
+ * while two are left of those that the trees were laid over and that serve others. */
+Test(plan_trees, whatever_happens_no_uplink_carries_much_more)
+{
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        static any_t a;
+        open_any(&a, seed, PLAN_TWO_TREE, 40 * MB);
+        for (int i = 0; i < 10 && a.count > 2 && a.plan.shape == PLAN_TWO_TREE; i++) {
+            uint32_t at = (uint32_t)below(&a, a.count), relays = 0;
+            uint64_t what = below(&a, 3);
+            if (what == 0) plan_demote(&a.plan, a.alive[at]), settle(&a.plan);
+            if (what == 0) plan_make(&a.plan, a.alive[at], NULL, 0);
+            if (what == 1 && a.count < MOST) plan_make(&a.plan, join(&a), NULL, 0);
+            if (what == 2) leave(&a, at);
+            settle(&a.plan);
+            for (size_t k = 0; k < a.plan.station_count; k++)
+                relays += a.plan.chain[k]->number && !plan_station_is_limited(a.plan.chain[k]);
+            check_edges(&a, 0, 3, relays < 2 ? 4 : 3);
         }
         plan_fini(&a.plan);
     }
