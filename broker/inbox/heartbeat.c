@@ -37,7 +37,7 @@ static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
     if (!source) return;
     plan_stuck(&t->plan, source->token);
     messages_wake_waiting(s, t);
-    messages_mend_lists(s, t);
+    messages_mend_lists(s, t, NULL);
 }
 
 /* A worker that fetches from the publisher, though others have all bytes by now, because it stood still for
@@ -46,7 +46,7 @@ static void leave_publisher(step_t *s, track_t *t, copy_row_t *c, const member_t
 {
     if (!plan_leave_publisher(&t->plan, c->token)) return;
     messages_send_sources(s, t, c, member);
-    messages_mend_lists(s, t);
+    messages_mend_lists(s, t, NULL);
 }
 
 static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)

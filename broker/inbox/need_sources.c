@@ -54,8 +54,9 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
     int rc = report_find(s, &x, error);
     if (rc || !x.c) return rc;
     bool has_lost = false;
-    for (uint32_t i = 0; i < m->bad_count; i++) trust_bad(s, x.t, member, m->bad[i]);
-    for (uint32_t i = 0; i < m->slow_count; i++) trust_slow(s, x.t, member, m->slow[i]);
+    bool is_fetching = copy_in_flight(x.c);
+    for (uint32_t i = 0; i < m->bad_count && is_fetching; i++) trust_bad(s, x.t, member, m->bad[i]);
+    for (uint32_t i = 0; i < m->slow_count && is_fetching; i++) trust_slow(s, x.t, member, m->slow[i]);
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker, or is late.  Nothing was lost, and its heartbeat reports
          * that. */
@@ -74,7 +75,8 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
                    s->v.now.us < x.c->moved_us + s->ro->lease_us / 2;
     if (has_number(m->lost, m->lost_count, x.t->publisher) && !is_late) {
         plan_give_way(&x.t->plan, member->token);
-        messages_mend_lists(s, x.t); /* those that it served may serve it when they have other sources */
+        messages_mend_lists(s, x.t,
+                            member); /* those that it served may serve it when they have other sources */
     }
     if (!plan_leave_publisher(&x.t->plan, member->token))
         plan_make(&x.t->plan, member->token, m->lost, m->lost_count);

@@ -302,14 +302,14 @@ void messages_wake_waiting(step_t *s, track_t *t)
 }
 
 /* A fetch whose announcement is owed again may be going on. */
-void messages_mend_lists(step_t *s, track_t *t)
+void messages_mend_lists(step_t *s, track_t *t, const member_t *but)
 {
     uint64_t token;
     while ((token = plan_next_torn(&t->plan)) != 0) {
         const member_t *m = membership_by_token(s->v.members, token);
         copy_row_t *c = m ? copy_of(t, m) : NULL;
         plan_mend(&t->plan, token);
-        if (copy_is_told(c) && copy_in_flight(c)) messages_send_sources(s, t, c, m);
+        if (m != but && copy_is_told(c) && copy_in_flight(c)) messages_send_sources(s, t, c, m);
     }
 }
 

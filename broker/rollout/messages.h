@@ -47,8 +47,9 @@ void messages_decided(step_t *s, track_t *active, member_t *member);
 void messages_wake_adapter(step_t *s, const adapter_rollout_t *a);
 /* messages_wake_worker for each worker that waited for another one of its host, and need not any more. */
 void messages_wake_waiting(step_t *s, track_t *t);
-/* SOURCES to those whose list names a member that serves the version no more. */
-void messages_mend_lists(step_t *s, track_t *t);
+/* SOURCES to those whose list names a member that serves the version no more, `but` to one that is sent its
+ * list later in this step (NULL: to all). */
+void messages_mend_lists(step_t *s, track_t *t, const member_t *but);
 void messages_wake(step_t *s, member_t *member);
 /* copy_add; without memory the outbox fails, and with it the step. */
 copy_row_t *messages_need_copy(step_t *s, track_t *t, const member_t *member);

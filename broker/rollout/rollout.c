@@ -336,9 +336,10 @@ static void look_at_fetches(step_t *s, track_t *t)
                     clock_earlier(t->fetches_due_us, due_us > now_us ? due_us : now_us + patience_us / 8);
         }
     }
-    messages_mend_lists(s, t); /* before one that begins anew takes what has room for those that have more */
+    /* Before one that begins anew takes what has room for those that have more. */
+    messages_mend_lists(s, t, NULL);
     messages_wake_waiting(s, t);
-    messages_mend_lists(s, t);
+    messages_mend_lists(s, t, NULL);
     if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
 }
 

@@ -8,8 +8,9 @@
 #include <string.h>
 
 /* Its own fetch goes on behind all others, so that its source has its whole rate for those that went on
- * there.  Where it has all bytes, those that name it get other lists. */
-static void put_last(step_t *s, track_t *t, const member_t *member)
+ * there.  Where it has all bytes, those that name it get other lists.  The lists of `worker`, which reported
+ * this, are made anew with the others; it is sent them when all of its report has been heard. */
+static void put_last(step_t *s, track_t *t, const member_t *worker, const member_t *member)
 {
     copy_row_t *c = copy_of(t, member);
     bool is_fetching = c && copy_is_told(c) && plan_fetches(&t->plan, member->token);
@@ -17,9 +18,9 @@ static void put_last(step_t *s, track_t *t, const member_t *member)
     plan_demote(&t->plan, member->token);
     track_touch(t);
     if (!is_fetching) return;
-    messages_mend_lists(s, t); /* those that it served have their place first */
+    messages_mend_lists(s, t, worker); /* those that it served have their place first */
     plan_make(&t->plan, member->token, NULL, 0);
-    messages_send_sources(s, t, c, member);
+    if (member != worker) messages_send_sources(s, t, c, member);
 }
 
 static event_row_t *add_event(step_t *s, const track_t *t, event_type_t type, const member_t *worker,
@@ -40,7 +41,7 @@ static void suspect(step_t *s, track_t *t, member_t *worker)
     for (size_t i = 0; i < all->worker_count; i++)
         if (!all->workers[i]->trust.sends_bad && !strcmp(all->workers[i]->trust.blamed_by, worker->name))
             all->workers[i]->trust.blamed_ms = 0;
-    put_last(s, t, worker);
+    put_last(s, t, worker, worker);
     events_message(
         add_event(s, t, EVENT_SOURCE_BAD, worker, worker), HEDDLE_ERR_DIGEST_MISMATCH,
         "%s reported wrong bytes from two sources: its own memory or link may be bad, and no other "
@@ -55,7 +56,7 @@ static member_t *heard_of(step_t *s, track_t *t, member_t *worker, uint64_t toke
     copy_row_t *c = copy_of(t, worker);
     member_t *source = membership_by_token(s->v.members, token);
     bool is_heard = source && source != worker && !worker->trust.is_suspect && !worker->trust.sends_bad;
-    is_heard = is_heard && copy_in_flight(c) && has_number(c->word.named, COPY_NAMED_MAX, token);
+    is_heard = is_heard && c && has_number(c->word.named, COPY_NAMED_MAX, token);
     if (!is_heard) return NULL;
     key16_t *said = is_bad ? &c->word.bad : &c->word.slow;
     if (!memcmp(said, &source->life, sizeof *said)) return NULL;
@@ -77,7 +78,7 @@ void trust_bad(step_t *s, track_t *t, member_t *worker, uint64_t token)
     source->trust.sends_bad = !is_first && !is_same;
     source->trust.blamed_ms = s->v.now.wall_ms;
     error_text(source->trust.blamed_by, sizeof source->trust.blamed_by, worker->name);
-    put_last(s, t, source);
+    put_last(s, t, worker, source);
     if (!is_same)
         events_message(add_event(s, t, EVENT_SOURCE_BAD, worker, source), HEDDLE_ERR_DIGEST_MISMATCH,
                        "%s sent bytes with another digest to %s", source->name, worker->name);
@@ -95,7 +96,7 @@ void trust_slow(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = heard_of(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
-    if (source) put_last(s, t, source);
+    if (source) put_last(s, t, worker, source);
     if (e)
         events_message(e, HEDDLE_OK, "%s was slower than another source of %s, and comes last for a while",
                        source->name, worker->name);
@@ -106,7 +107,7 @@ static void hear_mute(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = heard_of(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
-    if (source) put_last(s, t, source);
+    if (source) put_last(s, t, worker, source);
     if (e)
         events_message(
             e, HEDDLE_OK,

@@ -20,10 +20,11 @@
 
 #include "broker/rollout/step.h"
 
-/* The worker got wrong bytes from the source, or left it for a faster one. */
+/* The worker got wrong bytes from the source, or left it for a faster one.  It fetches the version, and is
+ * sent SOURCES afterwards: its list may be another one now. */
 void trust_bad(step_t *s, track_t *t, member_t *worker, uint64_t token);
 void trust_slow(step_t *s, track_t *t, member_t *worker, uint64_t token);
-/* The worker has all bytes.  It is still in flight. */
+/* The worker has all bytes, and its copy is STAGED. */
 void trust_staged(step_t *s, track_t *t, member_t *worker, const msg_staged_t *m);
 /* The deadline of the version passes before it is staged. */
 void trust_late(step_t *s, track_t *t);

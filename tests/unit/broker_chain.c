@@ -27,10 +27,14 @@ static void assert_announced(uint64_t peer, const char *expected)
     assert_sources(m->sources, m->source_count, expected);
 }
 
-/* SOURCES that came since the letters were dropped; NULL: none. */
+/* SOURCES that came since the letters were dropped, once; NULL: none. */
 static void assert_told(uint64_t peer, const char *expected)
 {
-    cr_assert_eq(rig_has(peer, MSG_SOURCES), expected != NULL, "peer %llu", (unsigned long long)peer);
+    size_t count = 0;
+    for (size_t i = 0; i < R.letter_count; i++)
+        count += R.letters[i].peer == peer && R.letters[i].m.type == MSG_SOURCES;
+    cr_assert_eq(count, expected != NULL, "%zu lists were sent to peer %llu", count,
+                 (unsigned long long)peer);
     if (!expected) return;
     const msg_sources_t *m = &rig_last(peer, MSG_SOURCES)->sources;
     assert_sources(m->sources, m->source_count, expected);
@@ -491,6 +495,32 @@ Test(chain, of_one_that_has_all_bytes_and_gave_none_the_others_are_sent_other_so
     staged_beside(W2, 1, W1, (msg_moved_t){.late = 2});
     assert_told(W3, "w2 trainer");
     assert_told(W4, "w3 w2");
+}
+
+/* It still fetches, and the one that found it out has all bytes: that one needs no list, and serves the others. */
+Test(chain, of_one_that_fetches_and_gave_none_the_others_fetch_from_the_one_that_has_it)
+{
+    publish_to(4, (rig_publish_t){0});
+    says_it_fetches(W2, 1, 1000);
+    rig_drop_letters();
+    staged_beside(W3, 1, W2, (msg_moved_t){.late = 2});
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
+    assert_told(W3, NULL);
+    assert_told(W4, "w3 w1 trainer");
+}
+
+/* Its sources have room for those, as it needs no bytes any more. */
+Test(chain, of_one_in_two_trees_that_gave_none_the_others_fetch_from_the_one_that_has_it)
+{
+    R.shape = PLAN_TWO_TREE;
+    rig_restart();
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 << 20});
+    says_it_fetches(W2, 1, 1000);
+    rig_drop_letters();
+    staged_beside(W3, 1, W2, (msg_moved_t){.late = 2});
+    assert_told(W3, NULL);
+    assert_told(W4, "trainer w1 trainer w3");
+    assert_told(W2, "w3 w4 trainer w1");
 }
 
 /* It had no byte either, its connection ended, or it gave others some. */
