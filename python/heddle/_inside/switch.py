@@ -7,7 +7,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Release = Callable[[], str]     # tells that of the engine
 
 LINK = "HEDDLE_RANKS"           # the name of the rank link, for the processes that the first one starts
 RANKS_S = 30.0                  # ranks connect before their engine is up, so this is only for accidents
@@ -36,6 +39,24 @@ def why_not(turn_on: Callable[[], None], *checks: Callable[[], str | None]) -> s
         return None
     except Exception as e:
         return f"{type(e).__name__}: {e}"
+
+
+def what_is_unknown(engine: str, release: Release, seams: Any) -> str | None:
+    """`seams`: the module of that name, of the engine's plugin."""
+    if not seams.is_proven(release()):
+        return f"{engine} {release()} is not a release that it was proven with ({', '.join(seams.RELEASES)})"
+    return what_differs(engine, release, seams.missing(seams.SEAMS))
+
+
+def what_instances_lack(engine: str, release: Release, *wanted: tuple[Any, str]) -> str | None:
+    """`wanted`: objects of the engine, each with the name of an attribute."""
+    lacks = (f"{type(owner).__name__} has no {name}" for owner, name in wanted if not hasattr(owner, name))
+    return what_differs(engine, release, list(lacks)[:1])
+
+
+def what_differs(engine: str, release: Release, lacking: Iterable[str]) -> str | None:
+    words = "; ".join(lacking)
+    return f"{engine} {release()} is not as expected: {words}" if words else None
 
 
 def adapters() -> list[str]:

@@ -58,13 +58,6 @@ def release() -> str:
     return metadata.version("sglang")
 
 
-def _what_is_unknown() -> str | None:
-    if not seams.is_proven(release()):
-        return f"SGLang {release()} is not a release that it was proven with ({', '.join(seams.RELEASES)})"
-    lacking = seams.missing(seams.SEAMS)
-    return f"SGLang {release()} is not as expected: {'; '.join(lacking)}" if lacking else None
-
-
 def register() -> None:
     """May be called again, and never raises.  A process that the first one started is a rank, or has nothing
     to hook: the first one has looked at the names.
@@ -73,7 +66,8 @@ def register() -> None:
     if _is_off or _is_registered:
         return
     if switch.is_first_process():
-        why = switch.why_not(_turn_on, switch.what_is_missing, _what_is_wrong_with_names, _what_is_unknown)
+        why = switch.why_not(_turn_on, switch.what_is_missing, _what_is_wrong_with_names,
+                             lambda: switch.what_is_unknown("SGLang", release, seams))
     else:
         why = switch.why_not(_hook_ranks)
     if why is not None:
@@ -140,11 +134,12 @@ def _server_is_made(_: Any, global_state: Any) -> None:
 
 
 def _what_forbids(manager: Any) -> str | None:
-    for owner, name in ((manager, "server_args"), (manager, "lora_registry"), (manager, "lora_ref_cache"),
-                        (manager, "pending_lora_unloads"),
-                        (getattr(manager, "lora_registry", None), "_counters")):
-        if not hasattr(owner, name):
-            return f"SGLang {release()} is not as expected: {type(owner).__name__} has no {name}"
+    why = switch.what_instances_lack(
+        "SGLang", release, (manager, "server_args"), (manager, "lora_registry"),
+        (manager, "lora_ref_cache"), (manager, "pending_lora_unloads"),
+        (getattr(manager, "lora_registry", None), "_counters"))
+    if why is not None:
+        return why
     args = manager.server_args
     if not args.enable_lora:
         return "the engine has no --enable-lora"

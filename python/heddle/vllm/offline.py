@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 from heddle import _ranks
+from heddle._inside import switch
 from heddle.errors import Deadline, NotFound, Unavailable, UsageError
 from heddle.vllm import plugin, seams
 from heddle.vllm.leader import Leader
@@ -153,10 +154,8 @@ def attach(engine: Any) -> Attached | AsyncAttached:
         raise UsageError("attach() takes an engine of vLLM", code="usage", exit=2,
                          expected="a vllm.LLM or an AsyncLLM", found=type(engine).__name__)
     is_async = asyncio.iscoroutinefunction(of.add_lora)
-    lacking = [] if is_async else seams.missing(seams.OFFLINE)
-    if lacking:
-        raise _unavailable(f"vLLM {plugin.release()} is not as expected: {'; '.join(lacking)}")
-    why = plugin.what_forbids(of)
+    why = switch.what_differs("vLLM", plugin.release, [] if is_async else seams.missing(seams.OFFLINE))
+    why = why or plugin.what_forbids(of)
     if why is not None:
         raise _unavailable(why)
     if is_async:

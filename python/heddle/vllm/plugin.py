@@ -55,19 +55,13 @@ def release() -> str:
     return str(vllm.__version__)
 
 
-def _what_is_unknown() -> str | None:
-    if not seams.is_proven(release()):
-        return f"vLLM {release()} is not a release that it was proven with ({', '.join(seams.RELEASES)})"
-    lacking = seams.missing(seams.SEAMS)
-    return f"vLLM {release()} is not as expected: {'; '.join(lacking)}" if lacking else None
-
-
 def register() -> None:
     """`vllm.general_plugins`.  May be called again, and never raises: vLLM would not start."""
     _offer_backend()
     if _is_off or _is_registered():
         return
-    why = switch.why_not(_turn_on, _what_is_missing, _what_is_unknown)
+    why = switch.why_not(_turn_on, _what_is_missing,
+                         lambda: switch.what_is_unknown("vLLM", release, seams))
     if why is not None:
         _off(why)
 
@@ -115,10 +109,11 @@ def links_of(vllm_config: Any) -> list[Any] | None:
 
 def what_forbids(engine: Any) -> str | None:
     """Of an engine, with a server or without one."""
-    for owner, name in ((engine, "vllm_config"), (engine, "output_processor"),
-                        (getattr(engine, "output_processor", None), "request_states")):
-        if not hasattr(owner, name):
-            return f"vLLM {release()} is not as expected: {type(owner).__name__} has no {name}"
+    why = switch.what_instances_lack("vLLM", release, (engine, "vllm_config"),
+                                     (engine, "output_processor"),
+                                     (getattr(engine, "output_processor", None), "request_states"))
+    if why is not None:
+        return why
     if engine.vllm_config.lora_config is None:
         return "the engine has no --enable-lora"
     parallel = engine.vllm_config.parallel_config
@@ -192,17 +187,15 @@ class Endpoint:
 
     @staticmethod
     def _what_forbids(engine: Any, state: Any, args: Any) -> str | None:
-        for owner, name in ((state, "openai_serving_models"),
-                            (getattr(state, "openai_serving_models", None), "lora_requests"),
-                            (getattr(state, "openai_serving_models", None), "lora_id_counter")):
-            if not hasattr(owner, name):
-                return f"vLLM {release()} is not as expected: {type(owner).__name__} has no {name}"
-        why = what_forbids(engine)
+        models = getattr(state, "openai_serving_models", None)
+        why = switch.what_instances_lack("vLLM", release, (state, "openai_serving_models"),
+                                         (models, "lora_requests"), (models, "lora_id_counter"))
+        why = why or what_forbids(engine)
         if why is not None:
             return why
         if (getattr(args, "api_server_count", None) or 1) != 1:
             return "the server has more than one API process (--api-server-count)"
-        models = state.openai_serving_models
+        assert models is not None
         taken = [name for name in adapters() if name in models.lora_requests or models.is_base_model(name)]
         return f"the server has a model of the same name: {', '.join(taken)}" if taken else None
 
