@@ -146,12 +146,18 @@ class Listener:
         self._socket.bind(b"\0" + self.name.encode())
         self._socket.listen(128)
         self._early: list[Link] = []            # said hello for another engine than the one asked for
+        self._gathered: set[str] = set()        # engines; a rank connects once
         os.register_at_fork(after_in_child=self.close)
 
     def gather(self, instance: str, count: int, timeout: float) -> list[Link]:
         """The links of the `count` ranks of an engine, in order of rank.  What says nothing, or anything but
-        a HELLO, is closed, and holds up no other.  Deadline: some are missing.
+        a HELLO, is closed, and holds up no other.  Deadline: some are missing.  Unavailable: they were
+        gathered before.
         """
+        if instance in self._gathered:
+            raise Unavailable("the ranks of this engine have a leader, or had one: they connect once",
+                              code="unavailable", exit=7, phase="stage",
+                              hint="make another engine, or go on with the first leader")
         until = time.monotonic() + timeout
         silent: list[Link] = []
         known = {int(link.hello["rank"]): link for link in self._early if link.hello["instance"] == instance}
@@ -185,6 +191,7 @@ class Listener:
         finally:
             for link in silent:
                 link.close()
+        self._gathered.add(instance)
         return [known[rank] for rank in range(count)]
 
     def close(self) -> None:

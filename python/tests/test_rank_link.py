@@ -218,6 +218,8 @@ def test_a_rank_of_another_engine_is_kept_for_it(listener, peers):
     peers.say(hello())
     assert listener.gather("abc", 1, PATIENCE)[0].hello["instance"] == "abc"
     assert listener.gather("other", 1, PATIENCE)[0].hello["instance"] == "other"
+    with pytest.raises(heddle.Unavailable, match="they connect once"):      # at once
+        listener.gather("abc", 1, PATIENCE)
 
 
 def test_ranks_that_do_not_come_are_told(listener, peers):

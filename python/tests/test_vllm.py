@@ -825,6 +825,11 @@ def test_an_engine_without_a_server_takes_versions_between_calls(feed):
         assert versions.status()["adapters"][0]["leaving"] == []
     assert feed.is_over and len(ranks) == 2
     versions.close()
+    for call in (versions.poll, versions.wait_current):
+        with pytest.raises(heddle.Closed, match="with heddle.vllm.attach"):
+            call(0)
+    with pytest.raises(heddle.Unavailable, match="they connect once"):
+        heddle.vllm.attach(llm)
 
 
 def test_an_asynchronous_engine_without_a_server(feed):
@@ -843,7 +848,11 @@ def test_an_asynchronous_engine_without_a_server(feed):
         rank = Rank(feed.name, 0, [])
         one(feed, "arrived", 1)
         one(feed, "commit", 1)
-        async with heddle.vllm.attach(AsyncLLM()) as versions:
+        versions = heddle.vllm.attach(AsyncLLM())
+        for call in (versions.poll, versions.wait_current):
+            with pytest.raises(heddle.Closed, match="async with"):
+                await call(0)
+        async with versions:
             await versions.wait_current(PATIENCE)
             assert versions.current("policy").lora_name == "policy@1" and rank
             one(feed, "arrived", 2)
@@ -852,6 +861,9 @@ def test_an_asynchronous_engine_without_a_server(feed):
             await versions.poll()
             assert versions.tag("policy") == "policy@2:abc"
         assert feed.is_over
+        await versions.close()
+        with pytest.raises(heddle.Closed):
+            await versions.poll()
     asyncio.run(story())
     assert log == [("add_lora", "policy@1"), ("add_lora", "policy@2"), ("remove_lora", 1 << 20)]
 

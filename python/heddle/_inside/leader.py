@@ -133,7 +133,7 @@ class Leader(Generic[V]):
 
     async def poll(self, timeout: float) -> None:
         """Takes what is there; where there is nothing, `timeout` seconds are waited for one update."""
-        assert self._worker is not None
+        assert self._worker is not None         # is_open
         is_there, left = True, timeout
         while is_there:
             is_there = False
@@ -250,6 +250,11 @@ class Leader(Generic[V]):
         return self._active.get(adapter)
 
     @property
+    def is_open(self) -> bool:
+        """Between open() and stop()."""
+        return self._worker is not None
+
+    @property
     def is_ready(self) -> bool:
         """Every adapter has an active version here."""
         return all(self._active.values())
@@ -273,8 +278,9 @@ class Leader(Generic[V]):
         for task in list(self._tasks):
             task.cancel()
         self._ranks.close()                     # the thread may be waiting for one of them
-        if self._worker is not None:
-            await self._aside(self._worker.close)
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await self._aside(worker.close)
         self._thread.shutdown()
 
 

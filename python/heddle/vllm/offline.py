@@ -21,7 +21,7 @@ from typing import Any
 
 from heddle import _ranks
 from heddle._inside import switch
-from heddle.errors import Deadline, NotFound, Unavailable, UsageError
+from heddle.errors import Closed, Deadline, NotFound, Unavailable, UsageError
 from heddle.vllm import plugin, seams
 from heddle.vllm.leader import Leader
 
@@ -79,6 +79,12 @@ class _Versions:
                            hint="wait_current() waits for the first one; status() tells what is here")
         return found
 
+    def _check_open(self) -> None:
+        if not self._leader.is_open:
+            raise Closed("the versions of this engine are closed, or were not opened", code="closed", exit=2,
+                         hint="call it within `with heddle.vllm.attach(llm) as versions`, for an AsyncLLM "
+                              "`async with`")
+
     async def _poll(self, timeout: float) -> None:
         await self._leader.poll(timeout)
 
@@ -101,11 +107,15 @@ class Attached(_Versions):
         self._loop = loop
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Takes the updates that are there; where there are none, waits so many seconds for one."""
+        """Takes the updates that are there; where there are none, waits so many seconds for one.  Raises
+        Closed after close().
+        """
+        self._check_open()
         self._loop.run_until_complete(self._poll(timeout))
 
     def wait_current(self, timeout: float = 30.0) -> None:
-        """Until every adapter has an active version.  Raises Deadline."""
+        """Until every adapter has an active version.  Raises Deadline, and Closed."""
+        self._check_open()
         self._loop.run_until_complete(self._wait_current(timeout))
 
     def close(self) -> None:
@@ -128,11 +138,13 @@ class AsyncAttached(_Versions):
     """
 
     async def poll(self, timeout: float = 0.0) -> None:
-        """As Attached.poll."""
+        """As Attached.poll.  Raises Closed before `async with`, too."""
+        self._check_open()
         await self._poll(timeout)
 
     async def wait_current(self, timeout: float = 30.0) -> None:
         """As Attached.wait_current."""
+        self._check_open()
         await self._wait_current(timeout)
 
     async def close(self) -> None:
