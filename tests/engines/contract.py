@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/engines/contract.py [vllm|sglang...]: what python/heddle/engine/releases.py says of releases, and
-the private names of python/heddle/{vllm,sglang}/seams.py, against their own sources.  These are parsed, and
-nothing of them is imported.
+the private names of python/heddle/{vllm,sglang}/seams.py, against their own sources (the names of vLLM's
+weight transfer in 0.32.0 alone).  These are parsed, and nothing of them is imported.
 
 The sources of vLLM 0.32.0 and SGLang 0.5.23 are those that tests/engines/setup installed.  For each other
 release a wheel is downloaded once (pip, with its own settings); a few of its files stay in
@@ -30,11 +30,13 @@ FIELDS = {"alora": {"alora_invocation_tokens"}, "bdlora": {"use_bdlora"}, "bias"
           "layer_replication": {"layer_replication"},
           "modules_to_save": {"modules_to_save"}, "qalora": {"use_qalora"},
           "rank_pattern": {"rank_pattern", "alpha_pattern"}, "rslora": {"use_rslora"}}
+PACKAGES = ("model_executor/model_loader/reload",)      # modules that are folders
 SEAMS: dict[str, tuple[Seam, ...]] = {"vllm": heddle.vllm.seams.SEAMS, "sglang": heddle.sglang.seams.SEAMS}
 
 
 def file_of(module: str) -> str:
-    return module.partition(".")[2].replace(".", "/") + ".py"
+    path = module.partition(".")[2].replace(".", "/")
+    return f"{path}/__init__.py" if path in PACKAGES else f"{path}.py"
 
 
 def files_of(kind: str, *others: str) -> tuple[str, ...]:
@@ -141,14 +143,16 @@ def wrong_of_vllm(source: Source, applied: frozenset[str]) -> Iterator[str]:
         yield "a rank and a scale of each module are not where they were"
     if not {"vllm.general_plugins", "vllm.endpoint_plugins"} <= texts(source.tree("plugins/__init__.py")):
         yield "it does not take plugins as it did"
-    yield from lacking_seams(source)
+    yield from lacking_seams(source, SEAMS["vllm"])
+    if source.package is None:                      # the backend for weights is proven with it alone
+        yield from lacking_seams(source, heddle.vllm.seams.WEIGHTS)
     if releases.PRODUCTS["vllm"].path not in routes(source.tree("entrypoints/serve/instrumentator/basic.py")):
         yield f"it does not tell its release at {releases.PRODUCTS['vllm'].path}"
 
 
-def lacking_seams(source: Source) -> Iterator[str]:
+def lacking_seams(source: Source, seams: tuple[Seam, ...]) -> Iterator[str]:
     """As heddle._inside.seams.missing, of sources."""
-    for seam in SEAMS[source.kind]:
+    for seam in seams:
         tree: ast.AST = source.tree(file_of(seam.module))
         try:
             if isinstance(seam, Global):
@@ -242,7 +246,7 @@ def wrong_of_sglang(source: Source, applied: frozenset[str]) -> Iterator[str]:
              for target in node.targets if isinstance(target, ast.Name)}
     if not {"AFTER", "AROUND"} <= kinds:
         yield f"its hooks are {sorted(kinds)}"
-    yield from lacking_seams(source)
+    yield from lacking_seams(source, SEAMS["sglang"])
     request = named(source.tree("srt/managers/io_struct.py"), ast.ClassDef,
                     "LoadLoRAAdapterFromTensorsReqInput")
     fields = {node.target.id for node in ast.walk(request)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from heddle._inside.seams import Attribute, Function, Global, Seam, missing
 
-__all__ = ["Attribute", "Function", "Global", "OFFLINE", "RELEASES", "SEAMS", "is_proven", "missing"]
+__all__ = ["Attribute", "Function", "Global", "OFFLINE", "RELEASES", "SEAMS", "WEIGHTS", "is_proven",
+           "missing"]
 
 # Releases (their first two numbers) whose answers were compared, token by token, with PEFT's
 # (tests/engines/run).  In others the plugin stays off, though the names below are there in more of them.
@@ -67,4 +68,35 @@ OFFLINE: tuple[Seam, ...] = (
     Function(_LLM, "LLMEngine.add_lora", ("self", "lora_request")),
     Function(_LLM, "LLMEngine.remove_lora", ("self", "lora_id")),
     Attribute(_LLM, "LLMEngine", "output_processor"),
+)
+
+# heddle.weight_transfer and reload alone.  Only a server that asks for the backend imports these.
+_TRANSFER = "vllm.distributed.weight_transfer"
+_RELOAD = "vllm.model_executor.model_loader.reload"
+WEIGHTS: tuple[Seam, ...] = (
+    *(Global(f"{_TRANSFER}.base", name) for name in ("TrainerInitInfo", "WeightTransferInitInfo",
+                                                     "WeightTransferUpdateInfo")),
+    Function(f"{_TRANSFER}.base", "WeightTransferEngine.__init__",
+             ("self", "config", "vllm_config", "device", "model")),
+    *(Attribute(f"{_TRANSFER}.base", "WeightTransferEngine", name) for name in (
+        "vllm_config", "model_config", "model")),
+    Function(f"{_TRANSFER}.base", "WeightTransferEngine.parse_update_info", ("self", "update_dict"),
+             uses=("update_info_cls",)),
+    *(Function(f"{_TRANSFER}.base", f"WeightTransferEngine.{name}", parameters) for name, parameters in (
+        ("init_transfer_engine", ("self", "init_info")), ("start_weight_update", ("self",)),
+        ("update_weights", ("self", "update_info")), ("receive_weights", ("self", "update_info")),
+        ("finish_weight_update", ("self",)), ("shutdown", ("self",)))),
+    Function(f"{_TRANSFER}.base", "TrainerWeightTransferEngine.__init__", ("self",),
+             uses=("client", "source", "is_sender")),
+    *(Function(f"{_TRANSFER}.factory", f"{registry}.register_engine", ("cls", "name"), uses=("_registry",))
+      for registry in ("WeightTransferEngineFactory", "WeightTransferTrainerFactory")),
+    *(Function(_RELOAD + ".layerwise", name, parameters) for name, parameters in (
+        ("get_layerwise_info", ("layer",)), ("initialize_layerwise_reload", ("model",)),
+        ("finalize_layerwise_processing", ("model", "model_config")))),
+    Function(_RELOAD + ".layerwise", "make_online_process_loader", ("layer", "param_name"),
+             uses=("wraps", "online_process_loader")),
+    *(Global(_RELOAD, name) for name in ("initialize_layerwise_reload", "finalize_layerwise_reload")),
+    Function(_RELOAD + ".meta", "restore_layer_on_meta", ("layer", "info")),
+    Function(_RELOAD + ".meta", "to_meta_tensor", ("tensor",)),
+    Function(_RELOAD + ".types", "LayerReloadingInfo.reset", ("self",)),
 )
