@@ -33,6 +33,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.platforms import current_platform
 
 from heddle import _native
 from heddle.admin import Admin
@@ -168,6 +169,10 @@ def _refuse_what_is_not_proven(vllm_config: Any) -> None:
                          f"parallelism, and this engine has {ranks}")
     if vllm_config.quant_config is not None:
         raise ValueError("heddle: the backend for weights takes no quantized model")
+    is_tied = getattr(vllm_config.model_config.hf_text_config, "tie_word_embeddings", False)
+    if is_tied and current_platform.is_cpu():
+        raise ValueError("heddle: on the CPU the backend for weights takes no model whose head is tied to "
+                         "its embeddings: vLLM computes with a packed copy of it, which no load renews")
 
 
 def _wait_joined(worker: Worker, info: HeddleInitInfo) -> None:

@@ -216,7 +216,9 @@ def transfer(monkeypatch):
     meta.restore_layer_on_meta, meta.to_meta_tensor = double.put_on_meta, double.to_meta
     names = ["vllm", "vllm.distributed", "vllm.distributed.weight_transfer", "vllm.model_executor",
              "vllm.model_executor.model_loader"]
-    for module in (*map(types.ModuleType, names), base, reload, layerwise, meta):
+    platforms = types.ModuleType("vllm.platforms")
+    platforms.current_platform = types.SimpleNamespace(is_cpu=lambda: True)
+    for module in (*map(types.ModuleType, names), base, reload, layerwise, meta, platforms):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delitem(sys.modules, "heddle.weight_transfer", raising=False)
     found = importlib.import_module("heddle.weight_transfer")
@@ -225,8 +227,10 @@ def transfer(monkeypatch):
     sys.modules.pop("heddle.weight_transfer", None)
 
 
-def config(ranks=1, replicas=1, quant=None):
+def config(ranks=1, replicas=1, quant=None, is_tied=False):
+    text_config = types.SimpleNamespace(tie_word_embeddings=is_tied)
     return types.SimpleNamespace(
+        model_config=types.SimpleNamespace(hf_text_config=text_config),
         parallel_config=types.SimpleNamespace(world_size=ranks, data_parallel_size=replicas),
         quant_config=quant)
 
@@ -450,10 +454,16 @@ def test_mixed_weights_take_a_whole_version_before_a_tag(transfer, broker, adapt
 
 
 @pytest.mark.parametrize("its, words", [(config(ranks=2), "one rank"), (config(replicas=2), "one rank"),
-                                        (config(quant=object()), "quantized")])
+                                        (config(quant=object()), "quantized"),
+                                        (config(is_tied=True), "whose head is tied")])
 def test_an_engine_that_was_not_proven_does_not_start(transfer, its, words):
     with pytest.raises(ValueError, match=words):
         transfer.HeddleEngine(None, its, None, Model(0))
+
+
+def test_a_tied_head_is_taken_where_it_has_no_copy_of_its_own(transfer, monkeypatch):
+    monkeypatch.setattr(transfer.current_platform, "is_cpu", lambda: False)
+    transfer.HeddleEngine(None, config(is_tied=True), None, Model(0)).shutdown()
 
 
 def test_no_key_or_value_of_the_weights_before_is_kept(transfer, broker, adapter):

@@ -87,6 +87,16 @@ def send(stage, broker, url, *models):
     return tags
 
 
+def what_a_tied_head_says(stage, models):
+    """A server of a model whose head is tied to its embeddings ends at its start."""
+    stage.start("tied", ROOT / "tests/engines/serve", "vllm", models / "tied", free_port(), *OPTIONS,
+                is_read=False)
+    if stage.running["tied"].wait(PATIENCE) == 0:
+        return "it ended with 0"
+    stage.running.pop("tied")
+    return "whose head is tied" in (stage.folder / "tied.log").read_text(errors="replace")
+
+
 def misfits(broker, models):
     """Versions that each miss one file of the model, and one of another shape; and what they are."""
     files = sorted((models / "base").glob("*.safetensors"))
@@ -111,6 +121,8 @@ def trial(stage, models):
     base, other = Server(stage, models, "base"), Server(stage, models, "next")
     first, second = base.answers(), other.answers()
     stage.check("the two models answer differently", first != second, True)
+    stage.check("a head that is tied to the embeddings is refused at the start, on the CPU",
+                what_a_tied_head_says(stage, models), True)
 
     kept = [server.answer(LONG)["logprobs"] for server in (base, other)]    # each once: nothing was kept
     base.answer(LONG)

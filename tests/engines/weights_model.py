@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """weights_model.py FOLDER: two tiny Llamas of other weights, FOLDER/base and FOLDER/next, and FOLDER/other
-with the same names and other shapes, each in several safetensors files.  Runs in build/engines/common."""
+with the same names and other shapes, each in several safetensors files; and FOLDER/tied, whose head is tied
+to its embeddings.  Runs in build/engines/common."""
 import os
 import pathlib
 import sys
@@ -20,6 +21,8 @@ def main() -> None:
         LlamaForCausalLM(config).save_pretrained(folder / name, max_shard_size="1MB")
     config.num_key_value_heads = 4          # what vLLM's loader of a fused layer cuts off
     LlamaForCausalLM(config).save_pretrained(folder / "other", max_shard_size="1MB")
+    config.tie_word_embeddings = True
+    LlamaForCausalLM(config).save_pretrained(folder / "tied")
 
 
 if __name__ == "__main__":
