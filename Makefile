@@ -10,7 +10,7 @@ help:
 	@echo "make test    install what is missing, build, and run all tests: under an hour on two cores, 9 GB of disk"
 	@echo "             (HEDDLE_ENGINES=skip leaves the real engines out, which are 4.7 GB of it)"
 	@echo "make test-python of these, the Python package alone (250 MB to download the first time, says so first)"
-	@echo "make test-releases the plugin in vLLM 0.26 and 0.31, and in 0.32 what takes longer (6 GB more, says so first)"
+	@echo "make test-releases the plugin in vLLM 0.26 and 0.31; in 0.32, and in SGLang, what takes longer (6 GB more, says so first)"
 	@echo "make engines real vLLM and SGLang for the CPU, to test with, in build/engines (says the size first)"
 	@echo "make build   the programs, in build/bin"
 	@echo "make package the Debian packages, in build/deb"

@@ -8,6 +8,7 @@ streams run, when four versions are asked in turn so that vLLM evicts and loads 
 a way back, and for a client that loads by path.  In a process of its own, first: the plugin off, in each of
 the ways in which it can be (inside_off.py)."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -70,7 +71,7 @@ class Trial:
     """One server with the plugin, and a broker.  `kind`: of build/engines, with its release."""
 
     plugins, release = "heddle", "0.32.0"       # what tests/engines/vllm.txt has
-    answer = Answer
+    answer, gone = Answer, 404                  # and of a name that is not served
 
     def __init__(self, stage, models, expected, kind="vllm", *options):
         self.stage, self.models, self.expected = stage, models, expected
@@ -94,11 +95,16 @@ class Trial:
 
     def start(self):
         self.start_broker("tcp://127.0.0.1:*")
-        os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS="policy", VLLM_PLUGINS=self.plugins)
-        began = serve(self.stage, self.kind, self.models, self.port, "--max-cpu-loras", "2",
-                      "--block-size", str(BLOCK), *self.options)
-        print(f"{' '.join((self.kind, *self.options))} with the plugin: up after {began:.0f} s", flush=True)
+        self.start_server()
         self.check("not ready before a version is active", self.status()[0], 503)
+
+    def start_server(self):
+        os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS="policy", VLLM_PLUGINS=self.plugins)
+        self.serve("--max-cpu-loras", "2", "--block-size", str(BLOCK))
+
+    def serve(self, *options):
+        began = serve(self.stage, self.kind, self.models, self.port, *options, *self.options)
+        print(f"{' '.join((self.kind, *self.options))} with the plugin: up after {began:.0f} s", flush=True)
 
     def start_broker(self, endpoint):
         self.stage.start("broker", BIN / "heddle-broker", "--listen", endpoint, "--keep", str(KEEP),
@@ -154,7 +160,16 @@ class Trial:
 
     def versions_while_streams_run(self):
         self.publish(1)
-        is_over, wrong, count = threading.Event(), [], [0] * STREAMS
+        with self.asked(STREAMS, "while versions come"):
+            times = [self.publish(n % PLAIN + 1)["timing"]["active_ms"] for n in range(1, VERSIONS)]
+        times.sort()
+        print(f"  {VERSIONS} versions came; a publication took {times[len(times) // 2]:.0f} ms (median)",
+              flush=True)
+
+    @contextlib.contextmanager
+    def asked(self, clients, when):
+        """All the time, by so many clients, of which half take streams."""
+        is_over, wrong, count = threading.Event(), [], [0] * clients
 
         def ask(number):
             try:
@@ -166,19 +181,18 @@ class Trial:
             except Exception as e:
                 wrong.append(f"{type(e).__name__}: {e}")
 
-        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-            for number in range(STREAMS):
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            for number in range(clients):
                 pool.submit(ask, number)
             try:
-                times = [self.publish(n % PLAIN + 1)["timing"]["active_ms"] for n in range(1, VERSIONS)]
-                self.until(lambda: min(count) >= 3)
+                yield
+                before = list(count)                # some begin when all of it has happened
+                self.until(lambda: wrong or all(now >= was + 3 for now, was in zip(count, before)))
             finally:
                 is_over.set()
-        times.sort()
-        print(f"  {sum(count)} answers to {STREAMS} clients while {VERSIONS} versions came; a publication "
-              f"took {times[len(times) // 2]:.0f} ms (median)", flush=True)
-        self.check("while versions come, each answer is exact for the version that it names, which was "
-                   "active, and none fails", wrong, [])
+        print(f"  {sum(count)} answers to {clients} clients {when}", flush=True)
+        self.check(f"{when}, each answer is exact for the version that it names, which was active, and none "
+                   "fails", wrong, [])
 
     def served(self):
         return [int(tag.partition("@")[2].partition(":")[0]) for tag in self.status()[1]["served"]]
@@ -277,7 +291,7 @@ class Trial:
                    (got.tag, len(got.tokens), got.tokens[:self.expected["length"]]),
                    (self.tags[version], 240, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
         self.until(lambda: not self.status()[1]["leaving"])
-        self.check("its name is gone", self.status_of(f"policy@{version}"), 404)
+        self.check("its name is gone", self.status_of(f"policy@{version}"), self.gone)
         self.check("the process of the model holds the versions that are served, and no other",
                    self.held_by_ranks(), KEEP + 1)
 

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inside_long.py [--kind vllm[@RELEASE]] [offline|tp|dp...]: heddle.vllm where it takes longer than in
-inside.py.  Prints one line a check, and exits with 1 when one fails.
+"""inside_long.py [--kind vllm[@RELEASE]|sglang] [PART...]: heddle.vllm and heddle.sglang where it takes
+longer than in inside.py and inside_sglang.py.  Prints one line a check, and exits with 1 when one fails.
 
 offline   an LLM and an AsyncLLM without a server (inside_offline.py)
 tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-size 2, --data-parallel-size 2.
-          A failpoint (a plugin of vLLM that is in this test's environment alone) lets rank 1 refuse one
-          version: it is served nowhere, `heddle publish` says rank and words, and the next version is exact
+          Rank 1 refuses one version: it is served nowhere, `heddle publish` says rank and words, and the next
+          version is exact
 files     strace of all processes of a server, from the publication of a version to the answer: no file is
           opened to be written to
-many      500 versions through one server: after the first 50 no process grows by more than 2 %, or has more
-          descriptors, and the process of the model maps the versions that are served alone
+kills     two servers, of which one starts late, is killed while it stages a version, and starts again; a
+          publisher that is killed while its version is staged; a broker that is killed.  The other server
+          answers exactly all the time
+many      500 versions (--count) through one server: after the first 50 no process grows by more than 2 %, or
+          has more descriptors, and the process of the model maps the versions that are served alone
+
+Ranks refuse and wait by a failpoint: a plugin of the engine that is in this test's environment alone.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -23,13 +29,17 @@ import subprocess
 import sys
 
 import inside
-from stream import PATIENCE, PLAIN, ROOT
+import inside_sglang
+from stream import BIN, PATIENCE, PLAIN, ROOT, Stage
 
 OFFLINE = ROOT / "tests/engines/inside_offline.py"
 REFUSED = 2                             # the version that rank 1 does not take
+CLIENTS = 4
 FAILPOINT = '''
+import os
+
 from heddle import _ranks
-from heddle.vllm import loading
+from heddle.KIND import loading
 
 rank = None
 connect, stage = _ranks.connect, loading.Builder.stage
@@ -42,27 +52,33 @@ def noted(name, hello):
 
 
 def refusing(self, tag, slot, fields):
-    if rank == 1 and tag.startswith("policy@%d:"):
+    if rank == 1 and tag.startswith("policy@REFUSED:"):
         slot.close()
         raise RuntimeError("the failpoint says no")
+    gate = os.environ.get("HEDDLE_TEST_GATE", "")
+    if os.path.exists(gate):
+        with open(gate) as fifo:            # until the test has opened and closed its other end
+            fifo.read()
     stage(self, tag, slot, fields)
 
 
 def register():
     _ranks.connect, loading.Builder.stage = noted, refusing
-''' % REFUSED
+'''
+GROUPS = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}
 
 
-def add_failpoint(_, site):
-    (site / "heddle_failpoint.py").write_text(FAILPOINT)
+def add_failpoint(site, engine):
+    text = FAILPOINT.replace("KIND", engine).replace("REFUSED", str(REFUSED))
+    (site / "heddle_failpoint.py").write_text(text)
     info = site / "heddle_failpoint-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: heddle-failpoint\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfailpoint = heddle_failpoint:register\n")
+    (info / "entry_points.txt").write_text(f"[{GROUPS[engine]}]\nfailpoint = heddle_failpoint:register\n")
 
 
-class TwoRanks(inside.Trial):
-    plugins = "heddle,failpoint"
+class TwoRanks:
+    plugins = "heddle,failpoint"                # vLLM's list of them
 
     def run(self):
         # a rank spins while it waits for another one, so each of them has a core
@@ -76,10 +92,11 @@ class TwoRanks(inside.Trial):
         self.check("a version that rank 1 refuses fails with the rank and its words",
                    why.get("message"), "rank 1: the failpoint says no")
         self.check("and nothing of it is kept", self.status()[1], before)
-        self.check("nor served", self.status_of(f"policy@{REFUSED}"), 404)
+        self.check("nor served", self.status_of(f"policy@{REFUSED}"), self.gone)
         self.exact("the one before it")
-        self.check("a path that is not here is not found", self.post("load_lora_adapter", "yours",
-                                                                     lora_path="heddle://policy@999"), 404)
+        if self.kind != "sglang":               # which takes no path of Heddle's
+            self.check("a path that is not here is not found",
+                       self.post("load_lora_adapter", "yours", lora_path="heddle://policy@999"), 404)
         for n in (3, 4, 1):
             self.publish(n)
             self.exact("the next version")
@@ -94,7 +111,7 @@ class TwoRanks(inside.Trial):
         self.check(f"{what}: exact", wrong, [None] * 8)
 
 
-class Offline(inside.Trial):
+class Offline:
     def run(self):
         self.start_broker("tcp://127.0.0.1:*")
         python = ROOT / "build/engines" / self.kind / "bin/python"
@@ -109,7 +126,7 @@ class Offline(inside.Trial):
         self.stage.end("broker")
 
 
-class Files(inside.Trial):
+class Files:
     """Memory that has no name in a file system (memfd_create) is no file."""
 
     def run(self):
@@ -155,23 +172,23 @@ def is_traced(pid):
     return not re.search(r"^TracerPid:\s+0$", status, re.M)
 
 
-class Many(inside.Trial):
-    COUNT, FIRST = 500, 50
+class Many:
+    FIRST = 50
 
     def run(self):
         self.start()
-        for n in range(self.COUNT):
+        for n in range(self.count):
             self.publish(n % PLAIN + 1)
             why = self.wrong("policy", prompt=n % 4, is_stream=n % 2 == 0, among=[self.done])
             if why:
                 self.check(f"version {self.done}", why, None)
             if n + 1 == self.FIRST:
                 before = self.measured()
-        self.until(lambda: not self.status()[1]["leaving"])
+        self.until(lambda: not self.status()[1]["leaving"] and self.held_by_ranks() <= inside.KEEP + 1)
         after = self.measured()
         for pid, (name, rss, descriptors) in before.items():
             now = after[pid]
-            print(f"  {name}: {rss} kB after {self.FIRST} versions, {now[1]} kB after {self.COUNT}; "
+            print(f"  {name}: {rss} kB after {self.FIRST} versions, {now[1]} kB after {self.count}; "
                   f"{descriptors} and {now[2]} descriptors", flush=True)
             self.check(f"{name}: its memory does not grow by 2 %", now[1] <= 1.02 * rss, True)
             self.check(f"{name}: nor do its descriptors", now[2] <= descriptors, True)
@@ -190,21 +207,142 @@ class Many(inside.Trial):
         return found
 
 
-PARTS = {"files": (Files,), "many": (Many,), "offline": (Offline,),
+class Kills:
+    """`self` is the server that lives."""
+
+    plugins = "heddle,failpoint"
+
+    def run(self):
+        self.start()
+        self.publish(1)
+        with self.asked(CLIENTS, "at a server beside others that are killed"):
+            with self.other("late") as other:
+                self.killed_while_it_stages(other, 2)
+            with self.other("again") as other:
+                self.publisher_killed(other, 3)
+                self.broker_killed_for(other, 4)
+            self.publish(1)
+        self.stage.end(self.kind, signal.SIGKILL)
+        self.stage.end("broker")
+
+    @contextlib.contextmanager
+    def other(self, name):
+        """A server of the same broker that starts now, and is killed at the end, if it was not before."""
+        folder = self.stage.folder / name
+        folder.mkdir()
+        other = type(self)(Stage(folder), self.models, self.expected, self.kind, *self.options)
+        other.adapters, other.tags, other.broker = self.adapters, self.tags, self.broker
+        other.gate = folder / "gate"
+        os.environ["HEDDLE_TEST_GATE"] = str(other.gate)
+        try:
+            other.start_server()
+            told, wrong = other.first_answer(self.done)
+            self.check(f"a server that starts {name} is ready with the active version, and answers exactly",
+                       (told, wrong), (self.tags[self.done], None))
+            yield other
+        finally:
+            for process in list(other.stage.running):
+                other.stage.end(process, signal.SIGKILL)
+
+    def first_answer(self, version):
+        """(what is active when it is ready for the first time, what is wrong with its answer)"""
+        self.begun = self.done = version
+        found = {}
+
+        def is_ready():
+            code, found["status"] = self.status()
+            return code == 200
+        self.until(is_ready)
+        return found["status"]["active"], self.wrong("policy", among=[version])
+
+    def begin(self, adapter):
+        self.begun += 1
+        return subprocess.Popen([BIN / "heddle", "publish", self.models / f"lora{adapter}", "--adapter",
+                                 "policy", "--broker", self.broker, "--deadline", "120s", "-o", "json"],
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def rank_waits(self, other):
+        """-> a descriptor.  The rank is staging a version, until that is closed."""
+        end = None
+
+        def is_open():
+            nonlocal end
+            try:
+                end = os.open(other.gate, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:                     # no process reads from it yet
+                return False
+            return True
+        self.until(is_open)
+        other.gate.unlink()
+        return end
+
+    def killed_while_it_stages(self, other, adapter):
+        os.mkfifo(other.gate)
+        publication = self.begin(adapter)
+        end = self.rank_waits(other)
+        self.check("while a server stages it, a version is not active", publication.poll(), None)
+        other.stage.end(self.kind, signal.SIGKILL)
+        os.close(end)
+        told = json.loads(publication.communicate(timeout=PATIENCE)[0])
+        self.came(told["version"], adapter, told["tag"])
+        self.check("when that server is killed, it is lost, and the version is active without it",
+                   (told["ok"], [missing["code"] for missing in told["rollout"]["missing"]]),
+                   (True, ["unavailable"]))
+        self.done = told["version"]
+        self.check("and exact", self.wrong("policy", among=[self.done]), None)
+
+    def came(self, version, adapter, tag):
+        self.adapters[version] = adapter        # before its tag, which clients wait for
+        self.tags[version] = tag
+
+    def publisher_killed(self, other, adapter):
+        os.mkfifo(other.gate)
+        publication = self.begin(adapter)
+        end = self.rank_waits(other)
+        publication.kill()
+        publication.wait()
+        known = subprocess.run([BIN / "heddle", "versions", "policy", "--broker", self.broker, "-o", "json"],
+                               capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+        version, tag = max((row["version"], row["tag"]) for row in json.loads(known)["versions"])
+        self.came(version, adapter, tag)
+        os.close(end)
+        self.both_have(other, version, "a publisher was killed while its version was staged")
+
+    def both_have(self, other, version, when):
+        for server in (self, other):
+            self.until(lambda server=server: server.status()[1]["active"] == self.tags[version])
+        self.done = other.done = other.begun = version
+        self.check(f"{when}: both servers serve it, exactly",
+                   [server.wrong("policy", among=[version]) for server in (self, other)], [None, None])
+
+    def broker_killed_for(self, other, adapter):
+        self.stage.end("broker", signal.SIGKILL)
+        self.check("without a broker: exact", [server.wrong("policy", among=[self.done])
+                                               for server in (self, other)], [None, None])
+        self.start_broker(self.broker)
+        self.both_have(other, self.publish(adapter)["version"], "a version came after a broker was killed")
+
+
+PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "offline": (Offline,),
          "tp": (TwoRanks, "--tensor-parallel-size", "2"),
          "dp": (TwoRanks, "--data-parallel-size", "2")}
+ENGINES = {"vllm": (inside.Trial, tuple(PARTS)), "sglang": (inside_sglang.Trial, ("files", "kills", "many"))}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", default="vllm")
+    parser.add_argument("--count", type=int, default=500)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     asked = parser.parse_args()
+    engine = asked.kind.partition("@")[0]
+    trial, parts = ENGINES[engine]
 
     def trials(stage, models, expected):
-        for make, *options in (PARTS[part] for part in asked.parts or PARTS):
-            yield make(stage, models, expected, asked.kind, *options)
-    return inside.run(trials, add_failpoint)
+        for make, *options in (PARTS[part] for part in asked.parts or parts):
+            made = type(make.__name__, (make, trial), {"count": asked.count})
+            yield made(stage, models, expected, asked.kind, *options)
+    return inside.run(trials, lambda _, site: add_failpoint(site, engine))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import urllib.request
 
 import inside
 from inside import KEEP
-from stream import EMBEDDINGS, HEAD, PATIENCE, PATTERNS, PLAIN, RSLORA, Failed, serve
+from stream import EMBEDDINGS, HEAD, PATIENCE, PATTERNS, PLAIN, RSLORA, Failed
 
 ALIAS = "miles_lora"
 LENGTH = 200                            # tokens of a request that goes on while others come
@@ -56,7 +56,7 @@ class Answer:
 class Trial(inside.Trial):
     """One server with the plugin, and a broker."""
 
-    answer = Answer
+    answer, gone = Answer, 400
 
     def run(self):
         self.start()
@@ -72,12 +72,12 @@ class Trial(inside.Trial):
         self.end()
 
     def start(self):
-        self.start_broker("tcp://127.0.0.1:*")
+        super().start()
+        self.check("and what names none is refused", self.status_of("policy"), self.gone)
+
+    def start_server(self):
         os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS=f"policy={ALIAS}")
-        began = serve(self.stage, self.kind, self.models, self.port, "--max-loaded-loras", "3", *self.options)
-        print(f"{self.kind} with the plugin: up after {began:.0f} s", flush=True)
-        self.check("not ready before a version is active", self.status()[0], 503)
-        self.check("and what names none is refused", self.status_of("policy"), 400)
+        self.serve("--max-loaded-loras", "3")
 
     def names(self):
         """Every way to name a version, and several in one request."""
@@ -175,7 +175,7 @@ class Trial(inside.Trial):
                    (got.tag, len(got.tokens), got.tokens[:self.expected["length"]]),
                    (self.tags[version], LENGTH, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
         self.until(lambda: not self.status()[1]["leaving"])
-        self.check("its name is gone", self.status_of(f"policy@{version}"), 400)
+        self.check("its name is gone", self.status_of(f"policy@{version}"), self.gone)
         self.until(lambda: self.held_by_ranks() <= KEEP + 1)
         self.check("the process of the model holds the versions that are served, and no other",
                    self.held_by_ranks(), KEEP + 1)
