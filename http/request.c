@@ -67,7 +67,7 @@ static int take_name(const char *what, const char *text, char *to, heddle_error_
     return 200;
 }
 
-/* One `key=value`; only questions for events have any. */
+/* One `key=value`: of events, and `after` of the versions of an adapter. */
 static int take_argument(const char *from, size_t bytes, request_t *r, heddle_error_t *error)
 {
     char text[HEDDLE_NAME_MAX + 32] = "";
@@ -75,7 +75,12 @@ static int take_argument(const char *from, size_t bytes, request_t *r, heddle_er
         return refuse(error, HEDDLE_ERR_USAGE, "an argument is too long or malformed", text);
     char *value = strchr(text, '=');
     bool is_of_events = r->op && !strcmp(r->op, "events");
+    bool is_of_versions = r->op && !strcmp(r->op, "versions") && !r->ref.version;
     if (value) *value++ = 0;
+    if (is_of_versions && value && !strcmp(text, "after")) {
+        if (take_number(value, LIMIT_EXACT, &r->after)) return 200;
+        return refuse(error, HEDDLE_ERR_USAGE, "the argument is not a number", value);
+    }
     if (is_of_events && value) {
         if (!strcmp(text, "adapter")) return take_name("adapter", value, r->ref.name, error);
         if (!strcmp(text, "worker")) return take_name("worker", value, r->worker, error);
@@ -87,7 +92,10 @@ static int take_argument(const char *from, size_t bytes, request_t *r, heddle_er
         if (number) return refuse(error, HEDDLE_ERR_USAGE, "the argument is not a number", value);
     }
     int status = refuse(error, HEDDLE_ERR_USAGE, "there is no such argument", text);
-    error_expected(error, "%s", is_of_events ? "after, epoch, limit, adapter or worker" : "no arguments");
+    error_expected(error, "%s",
+                   is_of_events     ? "after, epoch, limit, adapter or worker"
+                   : is_of_versions ? "after"
+                                    : "no arguments");
     return status;
 }
 
@@ -134,6 +142,11 @@ static int take_reference(const char *text, ref_t *ret_ref, heddle_error_t *erro
 static int take_path(const char *from, size_t bytes, request_t *r, heddle_error_t *error)
 {
     char text[HEDDLE_NAME_MAX + 64] = "";
+    const asset_t *asset = asset_find(from, bytes);
+    if (asset) {
+        *r = (request_t){.kind = REQUEST_ASSET, .asset = asset};
+        return 200;
+    }
     for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++) {
         size_t n = strlen(ROUTES[i].path);
         if (bytes < n || memcmp(from, ROUTES[i].path, n) != 0 || (bytes > n && from[n] != '/')) continue;

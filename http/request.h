@@ -2,9 +2,11 @@
 /* http/request.h (PURE): one HTTP request, from outside, as a question.  Nothing in it is believed: names,
  * numbers and lengths are checked here, and what is not known is refused with words.
  *
+ *   GET / /page/…                       the page: its files
  *   GET /livez /readyz                  is the broker well?
  *   GET /metrics                        counters, for Prometheus
  *   GET /api/v1/status  /adapters  /versions/NAME  /versions/NAME@V  /workers  /workers/NAME
+ *   GET /api/v1/versions/NAME?after=N
  *   GET /api/v1/events?after=N&epoch=N&limit=N&adapter=NAME&worker=NAME
  *
  * The caller owns a request.  One thread at a time; nothing blocks. */
@@ -12,19 +14,28 @@
 #define HTTP_REQUEST_H
 
 #include "core/names.h"
+#include "http/asset.h"
 #include "proto/msg.h"
 
 #define REQUEST_TARGET_MAX 2048u /* bytes of path and query: a name has 128, each at most three of them */
 #define REQUEST_EVENTS_MAX 500u  /* in one answer */
 
 /* 0: none that is known */
-typedef enum { REQUEST_LIVEZ = 1, REQUEST_READYZ, REQUEST_METRICS, REQUEST_API } request_kind_t;
+typedef enum {
+    REQUEST_LIVEZ = 1,
+    REQUEST_READYZ,
+    REQUEST_METRICS,
+    REQUEST_API,
+    REQUEST_ASSET
+} request_kind_t;
 typedef struct {
     request_kind_t kind;
     const char *op;                   /* API: of msg_query_t */
     ref_t ref;                        /* versions; events and workers: name alone */
     char worker[HEDDLE_NAME_MAX + 1]; /* events */
-    uint64_t after, epoch, limit;     /* events */
+    uint64_t after;                   /* events; versions of NAME: those of greater numbers */
+    uint64_t epoch, limit;            /* events */
+    const asset_t *asset;
 } request_t;
 
 /* `target`: path and query as they were sent.  Returns the status of the answer: 200, and *ret_request is

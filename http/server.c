@@ -84,7 +84,8 @@ typedef struct visit {
     bool is_waiting; /* in the list of those that do */
     struct visit *prev, *next;
     /* answered */
-    int status; /* 0: not yet */
+    int status;     /* 0: not yet */
+    bool has_asset; /* its text is the answer; else: */
     const char *type;
     char *text;
     size_t bytes;
@@ -162,8 +163,10 @@ static void settle(server_t *s, visit_t *v, int status, json_t *body)
 static const char *kind_of(const visit_t *v)
 {
     const request_t *r = &v->question.request;
-    static const char *const KINDS[] =
-        {[REQUEST_LIVEZ] = "livez", [REQUEST_READYZ] = "readyz", [REQUEST_METRICS] = "metrics"};
+    static const char *const KINDS[] = {[REQUEST_LIVEZ] = "livez",
+                                        [REQUEST_READYZ] = "readyz",
+                                        [REQUEST_METRICS] = "metrics",
+                                        [REQUEST_ASSET] = "page"};
     return r->kind == REQUEST_API ? r->op : r->kind ? KINDS[r->kind] : "http";
 }
 
@@ -172,6 +175,13 @@ static void settle_error(server_t *s, visit_t *v, int status, const heddle_error
     settle(s, v, status,
            json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind_of(v), "ok", 0, "error",
                      value_from_error(error)));
+}
+
+static void settle_asset(visit_t *v)
+{
+    v->has_asset = true;
+    v->status = 200;
+    v->type = v->question.request.asset->type;
 }
 
 /* The request has the token, or none is asked for. */
@@ -212,6 +222,10 @@ static void free_body(void *self)
 
 static struct MHD_Response *response_of(server_t *s, visit_t *v)
 {
+    const asset_t *asset = v->question.request.asset;
+    if (v->has_asset)
+        return MHD_create_response_from_buffer(asset->bytes, (void *)(uintptr_t)asset->text,
+                                               MHD_RESPMEM_PERSISTENT);
     if (!v->text) return MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     body_t *b = malloc(sizeof *b);
     if (!b) return NULL;
@@ -264,7 +278,9 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
     MHD_add_response_header(r, "Connection", "close"); /* one that stays would have 5 s again and again */
     MHD_add_response_header(r, "Cache-Control", "no-store");
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(r, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'");
+    MHD_add_response_header(r, "Content-Security-Policy",
+                            v->has_asset ? ASSET_POLICY : "default-src 'none'; frame-ancestors 'none'");
+    MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
     if (v->status == 405) MHD_add_response_header(r, "Allow", "GET, HEAD");
     if (v->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     snprintf(retry, sizeof retry, "%u", v->retry_s);
@@ -541,13 +557,14 @@ static bool has_body(const visit_t *v)
     return header(v, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
 }
 
-/* A supervisor has no token, and gets no more than whether all is well. */
+/* A supervisor has no token, and gets no more than whether all is well.  Nor has a browser that asks for the
+ * page: that is what asks its reader for the token. */
 static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
 {
     const char *host = header(v, "Host");
-    bool is_probe = request_is_probe(&v->question.request);
+    bool is_open = request_is_probe(&v->question.request) || v->question.request.kind == REQUEST_ASSET;
     if (s->token[0]) {
-        if (is_probe || is_trusted(s, v)) return 200;
+        if (is_open || is_trusted(s, v)) return 200;
         error_fail(error, HEDDLE_ERR_DENIED, "the request has not the %s's token for HTTP", s->program);
         error_expected(error, "Authorization: Bearer TOKEN, with the line of --http-token's file");
         return 401;
@@ -571,7 +588,8 @@ static void begin(server_t *s, visit_t *v, const char *method)
     heddle_error_t error = {0};
     int status = request_parse(method, v->target, &v->question.request, &error);
     if (status == 200) status = check_client(s, v, &error);
-    if (status == 200 && v->question.request.kind == REQUEST_API && !s->has_api) {
+    request_kind_t kind = v->question.request.kind;
+    if (status == 200 && (kind == REQUEST_API || kind == REQUEST_ASSET) && !s->has_api) {
         status = 404;
         error_fail(&error, HEDDLE_ERR_NOT_FOUND, "the %s does not answer this address", s->program);
         error_expected(&error, "/livez, /readyz or /metrics");
@@ -583,6 +601,7 @@ static void begin(server_t *s, visit_t *v, const char *method)
         error_expected(&error, "none");
     }
     if (status != 200) settle_error(s, v, status, &error);
+    else if (kind == REQUEST_ASSET) settle_asset(v);
     else if (s->is_ending) settle_busy(s, v);
     else if (wants_stream(v)) begin_stream(s, v);
     else if (!ask(s, v)) settle_busy(s, v);

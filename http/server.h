@@ -29,7 +29,7 @@ typedef struct {
     const char *token;   /* NULL: each client is answered that reaches the address and names it as an address
                         * (request_is_of_address) */
     const certificate_t *certificate; /* NULL: no TLS */
-    bool has_api;                     /* else /api/v1 is not found */
+    bool has_api;                     /* else /api/v1 and the page are not found */
     bool is_remote;                   /* other hosts reach it: none of them has all places */
 } server_opts_t;
 /* `opts` is borrowed for the call.  NO_MEMORY, also without a thread. */

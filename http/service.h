@@ -14,7 +14,7 @@ typedef struct {
     const char *program;                           /* "broker", for texts; borrowed for ever */
     const char *listen;                            /* --http [HOST:]PORT; NULL: no HTTP */
     const char *token_file, *cert_file, *key_file; /* --http-token, --http-cert, --http-key; NULL: none */
-    bool has_api;                                  /* it answers /api/v1 */
+    bool has_api;                                  /* it answers /api/v1, and has the page */
 } service_opts_t;
 
 /* The rows of these options in a program's table (core/option.h): `at` is where its struct has the

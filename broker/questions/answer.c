@@ -254,11 +254,12 @@ static int answer_events(const answer_view_t *b, const msg_query_t *q, answer_pa
     page->next = seq;
     /* The oldest event that is kept, whatever was asked for: a reader that asks by time sees the gap. */
     const event_row_t *first = events_at(ev, events_first(ev));
-    page->body = part_body("events", true,
-                           json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
-                                     part_count(events_first(ev)), "first_at",
-                                     part_time(first ? first->at_ms : 0), "next", part_count(seq), "epoch",
-                                     part_count(ev->epoch), "more", (int)page->more));
+    page->body =
+        part_body("events", true,
+                  json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
+                            part_count(events_first(ev)), "first_at", part_time(first ? first->at_ms : 0),
+                            "last_seq", part_count(ev->last_seq), "next", part_count(seq), "epoch",
+                            part_count(ev->epoch), "more", (int)page->more));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 

@@ -8,6 +8,17 @@ foreach(case IN LISTS cases)
   heddle_test_properties(http_${case} process 120)
 endforeach()
 
+# The page in a real Chromium, in one build, too.
+if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/page --list OUTPUT_VARIABLE cases OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(REPLACE "\n" ";" cases "${cases}")
+  foreach(case IN LISTS cases)
+    add_test(NAME page_${case} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/page ${case})
+    heddle_test_properties(page_${case} process 120)
+    set_tests_properties(page_${case} PROPERTIES SKIP_RETURN_CODE 77)
+  endforeach()
+endif()
+
 # A real Prometheus beside a real broker, in one build: what it asks for is the same in the others.
 if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
   add_library(http_shim MODULE ${CMAKE_CURRENT_LIST_DIR}/shim.c)

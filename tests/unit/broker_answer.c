@@ -607,6 +607,7 @@ static const field_row_t FIELDS[] = {
     {"events", "events[].data", "x"},
     {"events", "first_seq", "i"},
     {"events", "first_at", "tN"},
+    {"events", "last_seq", "i"},
     {"events", "next", "i"},
     {"events", "epoch", "i"},
     {"events", "more", "b"},
