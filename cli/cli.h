@@ -36,6 +36,17 @@ extern const option_t CLI_COMMON[];
             offsetof(common_t, log_level)                                                                    \
     }
 
+/* The option of a command that can ask again and again (cli_watch). */
+#define CLI_WATCH(type)                                                                                      \
+    {                                                                                                        \
+        "watch", 0, OPTION_PERIOD, "DUR", NULL, "2s", "ask again every DUR until interrupted",               \
+            offsetof(type, watch_ms)                                                                         \
+    }
+#define CLI_WATCH_HELP                                                                                       \
+    "--watch: on a terminal the answer is drawn in place, cut at its borders; else each follows the one "    \
+    "before,\nafter its time; -o json: one object a line.  While the broker is lost it waits for it, and "   \
+    "says so.\n"
+
 /* Parts of --help. */
 #define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."
 #define CLI_TAG                                                                                              \
@@ -75,6 +86,11 @@ int cli_note_settling(heddle_admin_t *admin, const common_t *c);
 typedef int call_t(heddle_admin_t *admin, const void *args, char **ret_json);
 typedef void render_t(const common_t *c, json_t *answer);
 int cli_ask(const void *args, const char *kind, call_t *call, render_t *render);
+/* The same every period_ms (0: once), until a signal or a failure ends it; a lost broker is waited for
+ * (watch.c). */
+int cli_watch(const void *args, uint32_t period_ms, const char *kind, call_t *call, render_t *render);
+/* Waits so long, or until a signal that ends the program. */
+void cli_pause(uint32_t ms);
 /* Calls `interrupt(handle)` on SIGINT or SIGTERM, until called with NULL. */
 void cli_on_signal(void (*interrupt)(void *handle), void *handle);
 /* 130 or 143 after a signal, else 0. */

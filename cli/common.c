@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/process.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,20 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
     interrupt_handle = handle;
     on_interrupt = interrupt;
     process_on_signal(on_signal); /* without a handle it only notes the signal */
+}
+
+/* A signal that came before the wait must not be slept over, so they are let in by the wait itself. */
+void cli_pause(uint32_t ms)
+{
+    sigset_t ends, before;
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGHUP);
+    sigprocmask(SIG_BLOCK, &ends, &before);
+    if (!caught) ppoll(NULL, 0, &time, &before);
+    sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 int cli_signal_exit(void) { return caught ? 128 + caught : 0; }

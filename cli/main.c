@@ -163,7 +163,7 @@ static int run(int argc, char **argv)
         for (const option_t *o = CLI_COMMON; o->name; o++) {
             bool is_long = argv[at][1] == '-' && !strcmp(argv[at] + 2, o->name);
             bool is_short = o->letter && argv[at][1] == o->letter && !argv[at][2];
-            if ((is_long || is_short) && o->kind != OPTION_FLAG) {
+            if ((is_long || is_short) && option_takes_next(o)) {
                 at++;
                 break;
             }

@@ -13,11 +13,13 @@
 
 typedef struct {
     common_t common;
+    uint32_t watch_ms;
     bool check;
 } args_t;
 static const option_t OPTIONS[] = {{"check", 0, OPTION_FLAG, NULL, NULL, NULL,
                                     "exit status 1 where something needs an operator; lists what",
                                     offsetof(args_t, check)},
+                                   CLI_WATCH(args_t),
                                    {0}};
 
 /* The table is the same in both commands. */
@@ -40,22 +42,24 @@ static const option_set_t STATUS = {
     "newest\n"
     "has failed; an adapter is held; a worker was lost within 10 minutes, or has served no active version "
     "for\n"
-    "more than a minute.  -o json: reasons.\n" COLUMNS "\n" CLI_DUR,
+    "more than a minute.  -o json: reasons.\n" COLUMNS "\n" CLI_WATCH_HELP CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     NULL,
     0,
-    CLI_EXITS "; with --check 1: there are reasons, which are listed.\n" CLI_EXITS_COMMON
-              ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count\n"
-              "  heddle status --check --timeout 2s >/dev/null     for cron: silent while all is well"};
+    CLI_EXITS
+    "; with --check 1: there are reasons, which are listed.\n" CLI_EXITS_COMMON
+    ".\n\nExamples:\n  heddle status\n  heddle status --watch\n  heddle status -o json | jq .count\n"
+    "  heddle status --check --timeout 2s >/dev/null     for cron: silent while all is well"};
 
+static const option_t ADAPTERS_OPTIONS[] = {CLI_WATCH(args_t), {0}};
 static const option_set_t ADAPTERS = {
     "heddle adapters",
     "[OPTION...]",
     "Every adapter: active and newest version, writer, how many workers are current.\n"
     "Adapters that have subscribers and no version yet are listed too.\n" COLUMNS,
-    CLI_DUR,
-    NULL,
+    CLI_WATCH_HELP CLI_DUR,
+    ADAPTERS_OPTIONS,
     CLI_COMMON,
     NULL,
     0,
@@ -183,10 +187,17 @@ static heddle_error_t check(const char *json)
     return error;
 }
 
+static int ask_status(heddle_admin_t *admin, const void *args, char **ret_json)
+{
+    (void)args;
+    return heddle_admin_status(admin, ret_json);
+}
+
 int command_status(int argc, char **argv)
 {
     args_t args = {0};
     int end = cli_parse(&STATUS, "status", argc, argv, &args, NULL);
+    if (end < 0 && args.watch_ms) return cli_watch(&args, args.watch_ms, "status", ask_status, render);
     heddle_admin_t *admin = end >= 0 ? NULL : cli_admin(&args.common, "status", &end);
     if (!admin) return end;
     char *json = NULL;
@@ -206,7 +217,7 @@ static int ask_adapters(heddle_admin_t *admin, const void *args, char **ret_json
 
 int command_adapters(int argc, char **argv)
 {
-    common_t args = {0};
+    args_t args = {0};
     int end = cli_parse(&ADAPTERS, "adapters", argc, argv, &args, NULL);
-    return end >= 0 ? end : cli_ask(&args, "adapters", ask_adapters, cli_show_adapters);
+    return end >= 0 ? end : cli_watch(&args, args.watch_ms, "adapters", ask_adapters, cli_show_adapters);
 }

@@ -16,12 +16,14 @@
 
 typedef struct {
     common_t common;
+    uint32_t watch_ms;
     bool all;
     const char *ref;
 } args_t;
 static const option_t OPTIONS[] = {{"all", 0, OPTION_FLAG, NULL, NULL, NULL,
                                     "also older versions that ended; -o json always has all",
                                     offsetof(args_t, all)},
+                                   CLI_WATCH(args_t),
                                    {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {
@@ -45,7 +47,8 @@ static const option_set_t SET = {
     "known.  Until it is active: so far, and the worker that is furthest behind, or the version that goes\n"
     "first.  Of one that ended before: until it ended, and the worker that it failed at, or that was\n"
     "furthest behind.  Not finished: a worker that does not serve it yet.\n"
-    "-o json: took_ms, so_far_ms, ended_after_ms, slowest, rest, switch, unfinished.\n" CLI_TAG "\n" CLI_DUR,
+    "-o json: took_ms, so_far_ms, ended_after_ms, slowest, rest, switch, unfinished.\n" CLI_TAG
+    "\n" CLI_WATCH_HELP CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -53,6 +56,7 @@ static const option_set_t SET = {
     CLI_EXITS ", 3 there is no such adapter or version.\n" CLI_EXITS_COMMON
               ".\n\nExamples:\n  heddle versions policy\n"
               "  heddle versions policy@7                 who has it, from whom, and why it failed\n"
+              "  heddle versions policy@7 --watch=500ms   how it comes to the workers\n"
               "  heddle versions policy@7:3f9a1c20d4e1    the version of a sample\n"
               "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
@@ -502,5 +506,5 @@ int command_versions(int argc, char **argv)
 {
     args_t args = {0};
     int end = cli_parse(&SET, "versions", argc, argv, &args, &args.ref);
-    return end >= 0 ? end : cli_ask(&args, "versions", ask, render);
+    return end >= 0 ? end : cli_watch(&args, args.watch_ms, "versions", ask, render);
 }

@@ -12,12 +12,14 @@
 
 typedef struct {
     common_t common;
+    uint32_t watch_ms;
     bool all;
     const char *name;
 } args_t;
 static const option_t OPTIONS[] = {{"all", 0, OPTION_FLAG, NULL, NULL, NULL,
                                     "also lost and left ones, however many; -o json always has all",
                                     offsetof(args_t, all)},
+                                   CLI_WATCH(args_t),
                                    {0}};
 static const char *const ARGS[] = {"WORKER", NULL};
 static const option_set_t SET = {
@@ -49,13 +51,14 @@ static const option_set_t SET = {
     "-o json: lag: how many versions were chosen after the one that it serves; 0 when that is the active "
     "one, 1\n"
     "when it serves nothing.",
-    CLI_DUR,
+    CLI_WATCH_HELP CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
     0,
     CLI_EXITS
     ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
+    "  heddle workers --watch=1s    as they fetch and switch\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
 /* More of them are what a job leaves when it ends, and none of these is looked for. */
@@ -193,7 +196,7 @@ int command_workers(int argc, char **argv)
     args_t args = {0};
     int end = cli_parse(&SET, "workers", argc, argv, &args, &args.name);
     if (end >= 0) return end;
-    if (!args.name || !strchr(args.name, '@')) return cli_ask(&args, "workers", ask, render);
+    if (!args.name || !strchr(args.name, '@')) return cli_watch(&args, args.watch_ms, "workers", ask, render);
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_USAGE, "a worker has no version");
     error_contrast(&error, "the name of a worker", args.name);

@@ -62,6 +62,7 @@ static bool store(const option_t *o, const char *text, void *into)
         if (!units_parse_duration(text, at)) return false;
         if (!*(uint32_t *)at) *(uint32_t *)at = 1;
         return true;
+    case OPTION_PERIOD: return units_parse_duration(text ? text : o->fallback, at) && *(uint32_t *)at;
     case OPTION_SIZE: return units_parse_size(text, at);
     case OPTION_INTEGER: return parse_integer(text, at);
     case OPTION_QUORUM:
@@ -79,6 +80,7 @@ static int refuse(const option_set_t *set, const option_t *o, const char *text, 
                                            [OPTION_TEXT] = "a text that is not empty",
                                            [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds",
                                            [OPTION_DEADLINE] = "a duration: 500ms, 30s, 5m, or seconds",
+                                           [OPTION_PERIOD] = "a duration above 0: 500ms, 30s, 5m, or seconds",
                                            [OPTION_SIZE] =
                                                "bytes, or with k M G Ki Mi Gi: 2M, 2MB, 2MB/s; or 16Mbit",
                                            [OPTION_INTEGER] = "a whole number",
@@ -105,13 +107,15 @@ static int apply_defaults(const option_set_t *set, const option_t *table, void *
             char where[80];
             snprintf(where, sizeof where, "%s=", o->env);
             if (!store(o, env, into)) return refuse(set, o, env, where, error);
-        } else if (o->fallback && !store(o, o->fallback, into)) {
+        } else if (o->fallback && o->kind != OPTION_PERIOD && !store(o, o->fallback, into)) {
             return error_fail(error, HEDDLE_ERR_INTERNAL, "%s: the default of --%s is wrong", set->program,
                               o->name);
         }
     }
     return HEDDLE_OK;
 }
+
+bool option_takes_next(const option_t *o) { return o->kind != OPTION_FLAG && o->kind != OPTION_PERIOD; }
 
 /* The words of a doc in lines of HELP_WIDTH, each from column DOC_COLUMN on. */
 static void add_wrapped(buf_t *b, const char *text)
@@ -160,8 +164,13 @@ char *option_help(const option_set_t *set)
     for (int t = 0; t < 2; t++) {
         if (t == 1 || (tables[0] && tables[0]->name))
             buf_add_text(&b, t ? "\nCommon options:\n" : "\nOptions:\n");
-        for (const option_t *o = tables[t]; o && o->name; o++)
-            help_row(&b, o->letter, o->name, o->kind == OPTION_FLAG ? NULL : o->value, o->doc, o);
+        for (const option_t *o = tables[t]; o && o->name; o++) {
+            char period[64];
+            snprintf(period, sizeof period, "%s[=%s]", o->name, o->value ? o->value : "");
+            bool is_period = o->kind == OPTION_PERIOD;
+            help_row(&b, o->letter, is_period ? period : o->name, option_takes_next(o) ? o->value : NULL,
+                     o->doc, o);
+        }
     }
     help_row(&b, 'h', "help", NULL, "show this text and exit", NULL);
     help_row(&b, 0, "version", NULL, "show the version and exit", NULL);
@@ -181,12 +190,15 @@ static int build_getopt(const option_set_t *set, struct option *longs, const opt
     const option_t *tables[] = {set->options, set->common};
     for (int t = 0; t < 2; t++)
         for (const option_t *o = tables[t]; o && o->name && n < MAX_OPTIONS; o++, n++) {
-            longs[n] = (struct option){o->name, o->kind == OPTION_FLAG ? no_argument : required_argument,
+            longs[n] = (struct option){o->name,
+                                       option_takes_next(o)       ? required_argument
+                                       : o->kind == OPTION_PERIOD ? optional_argument
+                                                                  : no_argument,
                                        NULL, FIRST_LONG + n};
             rows[n] = o;
             if (o->letter) {
                 *s++ = o->letter;
-                if (o->kind != OPTION_FLAG) *s++ = ':';
+                if (option_takes_next(o)) *s++ = ':';
             }
         }
     *s = 0;

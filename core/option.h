@@ -9,6 +9,7 @@
  *
  * A value lands at `offset` of the caller's struct:
  *   FLAG bool · TEXT const char * · DURATION uint32_t ms · SIZE uint64_t · INTEGER int64_t
+ *   PERIOD uint32_t ms, which may be left out: `fallback` for --watch, 500 for --watch=500ms; 0: not given
  *   QUORUM heddle_quorum_t (`none` only where `value` names it)
  *   LIST const char ** (NULL-terminated, owned by the parse, freed by option_fini) · CHOICE int (index into
  *   `choices`)
@@ -28,6 +29,7 @@ typedef enum {
     OPTION_DURATION,
     OPTION_DEADLINE, /* a duration in which 0 means "now": it becomes 1 ms, because 0 selects a default
                       * further down */
+    OPTION_PERIOD,
     OPTION_SIZE,
     OPTION_INTEGER,
     OPTION_QUORUM,
@@ -70,6 +72,9 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
 /* Whether -o json is among the arguments.  Needed for errors of option_parse, which may stop before that
  * option. */
 bool option_wants_json(int argc, char **argv);
+/* The next word is its value, where it is not in the same one: "--timeout", and neither "--quiet" nor
+ * "--watch". */
+bool option_takes_next(const option_t *o);
 /* The one of `words` (NULL-terminated) that a mistyped `word` probably means; NULL: none is similar. */
 const char *option_nearest(const char *word, const char *const *words);
 /* Fills the error of a name that is not among `names` (NULL-terminated; NULL: they are not shown): expected

@@ -23,9 +23,10 @@ static void add_line(buf_t *b, const char *key, const char *text)
 static void add_option(buf_t *b, const option_t *o, const char *table)
 {
     static const char *const KINDS[] = {
-        [OPTION_FLAG] = "flag",         [OPTION_TEXT] = "text", [OPTION_DURATION] = "duration",
-        [OPTION_DEADLINE] = "duration", [OPTION_SIZE] = "size", [OPTION_INTEGER] = "integer",
-        [OPTION_QUORUM] = "quorum",     [OPTION_LIST] = "list", [OPTION_CHOICE] = "choice"};
+        [OPTION_FLAG] = "flag",         [OPTION_TEXT] = "text",     [OPTION_DURATION] = "duration",
+        [OPTION_DEADLINE] = "duration", [OPTION_PERIOD] = "period", [OPTION_SIZE] = "size",
+        [OPTION_INTEGER] = "integer",   [OPTION_QUORUM] = "quorum", [OPTION_LIST] = "list",
+        [OPTION_CHOICE] = "choice"};
     char letter[2] = {o->letter, 0};
     const char *const fields[] = {
         table,  o->name,     letter, KINDS[o->kind], o->kind == OPTION_FLAG ? NULL : o->value,

@@ -98,7 +98,7 @@ static bool takes_next(const option_set_t *set, const char *word)
     for (int t = 0; t < 2 && !found && strlen(word) == 2; t++)
         for (const option_t *o = tables[t]; o && o->name; o++)
             if (o->letter == word[1]) found = o;
-    return found && found->kind != OPTION_FLAG;
+    return found && option_takes_next(found);
 }
 
 /* The place of a word; 0: the line is too long to be looked at. */

@@ -7,11 +7,11 @@ _heddle_options() { # _heddle_options COMMAND: its options
     broker) echo '--listen --data --lease --keep --plan --keys --admin-key --http --http-token --http-cert --http-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --http --http-token --http-cert --http-key --ready-lag --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    status) echo '--check --watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     check) echo '--min-workers --max-lag --max-age --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    workers) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    adapters) echo '--watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    versions) echo '--all --watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    workers) echo '--all --watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     events) echo '-f --follow --since --adapter --worker --failed --last --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;

@@ -30,15 +30,12 @@ static int choices_of(const char *value)
 /* Programs have their arguments in static memory: the next run must not find those of this one. */
 static void clear_value(const option_t *o, void *into)
 {
-    static const size_t BYTES[] = {[OPTION_FLAG] = sizeof(bool),
-                                   [OPTION_TEXT] = sizeof(char *),
-                                   [OPTION_DURATION] = sizeof(uint32_t),
-                                   [OPTION_DEADLINE] = sizeof(uint32_t),
-                                   [OPTION_SIZE] = sizeof(uint64_t),
-                                   [OPTION_INTEGER] = sizeof(int64_t),
-                                   [OPTION_QUORUM] = sizeof(heddle_quorum_t),
-                                   [OPTION_LIST] = sizeof(char **),
-                                   [OPTION_CHOICE] = sizeof(int)};
+    static const size_t BYTES[] = {
+        [OPTION_FLAG] = sizeof(bool),         [OPTION_TEXT] = sizeof(char *),
+        [OPTION_DURATION] = sizeof(uint32_t), [OPTION_DEADLINE] = sizeof(uint32_t),
+        [OPTION_PERIOD] = sizeof(uint32_t),   [OPTION_SIZE] = sizeof(uint64_t),
+        [OPTION_INTEGER] = sizeof(int64_t),   [OPTION_QUORUM] = sizeof(heddle_quorum_t),
+        [OPTION_LIST] = sizeof(char **),      [OPTION_CHOICE] = sizeof(int)};
     memset((char *)into + o->offset, 0, BYTES[o->kind]);
 }
 
@@ -49,6 +46,7 @@ static void check_value(const option_t *o, const void *into)
     switch (o->kind) {
     case OPTION_FLAG: break;
     case OPTION_TEXT: MUST(!*(const char *const *)at || **(const char *const *)at); break;
+    case OPTION_PERIOD:
     case OPTION_DURATION: MUST(*(const uint32_t *)at <= INT32_MAX); break;
     case OPTION_DEADLINE: MUST(*(const uint32_t *)at && *(const uint32_t *)at <= INT32_MAX); break;
     case OPTION_SIZE: MUST(*(const uint64_t *)at < 1ull << 53); break;

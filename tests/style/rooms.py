@@ -32,7 +32,7 @@ PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|stran
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|"
                   r"core/(sized|units|histogram)|transfer/(frame|pace|extents|ring)|"
-                  r"http/(asset|request|metrics)|sidecar/http_metrics|cli/(agreement|verdict)|"
+                  r"http/(asset|request|metrics)|sidecar/http_metrics|cli/(agreement|frame|verdict)|"
                   r"bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.

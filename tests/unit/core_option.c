@@ -313,6 +313,40 @@ Test(option, a_program_logs_its_own_options)
     log_set_words(NULL);
 }
 
+typedef struct {
+    uint32_t watch_ms;
+} watched_t;
+static const option_t WATCH[] = {
+    {"watch", 'w', OPTION_PERIOD, "DUR", NULL, "2s", "again", offsetof(watched_t, watch_ms)}, {0}};
+static const option_set_t WATCHED = {"sample", "[NAME]", "Nothing.", NULL, WATCH, NULL, ARGS, 0, NULL};
+
+/* What it is, and what is left as an argument. */
+static int watched(const char *word, const char *next, uint32_t *ret_ms, const char **ret_argument)
+{
+    char *argv[] = {"sample", (char *)(uintptr_t)word, (char *)(uintptr_t)next, NULL};
+    watched_t args = {0};
+    heddle_error_t error;
+    int rc = option_parse(&WATCHED, next ? 3 : word ? 2 : 1, argv, &args, ret_argument, &error);
+    *ret_ms = args.watch_ms;
+    return rc;
+}
+
+Test(option, a_period_may_be_left_out)
+{
+    uint32_t ms;
+    const char *argument;
+    cr_assert(!watched(NULL, NULL, &ms, &argument) && ms == 0, "it is not given: %u", ms);
+    cr_assert(!watched("--watch", NULL, &ms, &argument) && ms == 2000, "%u", ms);
+    cr_assert(!watched("--watch=500ms", NULL, &ms, &argument) && ms == 500, "%u", ms);
+    cr_assert(!watched("-w", "3", &ms, &argument) && ms == 2000 && !strcmp(argument, "3"),
+              "the next word is an argument");
+    cr_assert_eq(watched("--watch=0", NULL, &ms, &argument), HEDDLE_ERR_USAGE, "it would never wait");
+    cr_assert_eq(watched("--watch=often", NULL, &ms, &argument), HEDDLE_ERR_USAGE);
+    char *text = option_help(&WATCHED);
+    cr_assert(strstr(text, "  -w, --watch[=DUR]             again [2s]\n"), "%s", text);
+    free(text);
+}
+
 /* At most 100 columns, with the default and the variable. */
 Test(option, help_wraps_what_it_says_of_an_option)
 {

@@ -201,6 +201,8 @@ def zsh_option(o):
     doc = zsh_quoted(o.doc)
     several = "*" if o.kind == "list" else ""
     rest = f":{zsh_quoted(o.value)}:{zsh_action(o.value, o.choices, asked_of(o))}" if o.takes_value else ""
+    if o.kind == "period":
+        return f"'--{o.name}=-[{doc}]::{zsh_quoted(o.value)}: '"
     if o.letter:
         both = f"-{o.letter},--{o.name}{'=' if o.takes_value else ''}"
         return f"'(-{o.letter} --{o.name})'{{{both}}}'[{doc}]{rest}'"

@@ -100,7 +100,8 @@ def synopsis(table):
 
 def option(o):
     short = f"Fl {o.letter} , " if o.letter else ""
-    lines = [f".It {short}Fl Fl {o.name}" + (f" {value(o.value)}" if o.value else ""), prose(sentence(o.doc))]
+    of = f" Ns Op Ns = Ns Ar {o.value}" if o.kind == "period" else f" {value(o.value)}" if o.value else ""
+    lines = [f".It {short}Fl Fl {o.name}{of}", prose(sentence(o.doc))]
     if o.default and o.default not in ("-1",):
         lines += ["The default is", f".Ql {o.default} ."]
     if o.env:

@@ -10,7 +10,7 @@ class Option:
     table: str      # own | common
     name: str
     letter: str
-    kind: str       # flag text duration size integer quorum list choice
+    kind: str       # flag text duration period size integer quorum list choice
     value: str
     env: str
     default: str
@@ -18,7 +18,8 @@ class Option:
 
     @property
     def takes_value(self):
-        return self.kind != "flag"
+        """In the next word; that of a period, which may be left out, is in the same."""
+        return self.kind not in ("flag", "period")
 
     @property
     def choices(self):

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heddle status, workers, adapters and versions --watch on a terminal: drawn in place, cut at its borders; a
+broker that ends and comes back; Ctrl-C."""
+import os
+
+from screen import WORK, Screen, ask, check, start, until
+
+broker, ready = start("heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", str(WORK / "data"),
+                      "--lease", "1s")
+address = ready["endpoint"]
+os.environ["HEDDLE_BROKER"] = address
+start("heddle-worker", "--adapter", "policy", "--name", "w1")
+for seed in (1, 2):
+    os.system(f"{os.environ['HEDDLE_BIN_DIR']}/mkadapter --shape tiny --seed {seed} {WORK}/v{seed} >/dev/null")
+check(ask("publish", f"{WORK}/v1", "--adapter", "policy").returncode == 0, "a version is there")
+
+s = Screen("adapters", "--watch=200ms", "--timeout", "500ms")
+s.shows("policy")
+check(s.lines[0].endswith("heddle adapters, every 200 ms"), "the first line says what and how often", s)
+check(s.lines[1].startswith("ADAPTER"), "the table is below", s)
+first = s.lines[0]
+until(lambda: s.lines[0] != first, "it is drawn again")
+check(s.lines[1].startswith("ADAPTER") and s.text.count("ADAPTER") == 1, "in place", s)
+check(s.raw.count(b"\x1b[2J") == 1, "the screen is cleared once, and does not flicker")
+ask("publish", f"{WORK}/v2", "--adapter", "policy")
+until(lambda: any(line.split()[:2] == ["policy", "2"] for line in s.lines), "what has changed is shown")
+
+s.resize(3, 30)
+until(lambda: s.lines[2].startswith("policy") and all(len(line) <= 30 for line in s.lines),
+      "a small terminal has what fits")
+s.resize(24, 100)
+until(lambda: len(s.lines[0]) > 30 and s.text.count("ADAPTER") == 1, "a larger one has all again")
+
+broker.kill()
+broker.wait()
+s.shows(f"the broker at {address} does not answer; waiting for it", "a lost broker is said")
+check(any(line.startswith("policy") for line in s.lines), "and what it last said stays", s)
+start("heddle-broker", "--listen", address, "--data", str(WORK / "data"), "--lease", "1s")
+s.shows("heddle adapters, every", "it goes on when the broker is back")
+s.keys("\x03")
+check(s.ends() == 130, "Ctrl-C ends it")
+check("interrupted" not in s.text, "without a word", s)
+
+s = Screen("workers", "--watch=200ms", rows=4, columns=60, term="dumb")
+s.shows("w1")
+check(b"\x1b" not in s.raw, "a dumb terminal gets no escape sequences")
+s.keys("\x03")
+s.ends()
