@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 
 #include "core/clock.h"
+#include "core/contexts.h"
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/process.h"
@@ -17,17 +18,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-const option_t CLI_COMMON[] = {{"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700",
-                                "where the broker listens", offsetof(common_t, broker)},
-                               {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL,
-                                "the broker's public key; default what the key ring knows of it",
-                                offsetof(common_t, broker_key)},
-                               {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL,
-                                "your own key; default client.key of the key ring", offsetof(common_t, key)},
-                               {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
-                                "to connect and to get a reply", offsetof(common_t, timeout_ms)},
-                               CLI_OUTPUT,
-                               {0}};
+const option_t CLI_COMMON[] = {
+    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", NULL,
+     "where the broker listens; default that of the context, else " CONTEXTS_BROKER,
+     offsetof(common_t, broker)},
+    {"context", 0, OPTION_TEXT, "NAME", "HEDDLE_CONTEXT", NULL,
+     "connect as this context has it; default the one in use (heddle context)", offsetof(common_t, context)},
+    {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL,
+     "the broker's public key; default what the key ring knows of it", offsetof(common_t, broker_key)},
+    {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL, "your own key; default client.key of the key ring",
+     offsetof(common_t, key)},
+    {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s", "to connect and to get a reply",
+     offsetof(common_t, timeout_ms)},
+    CLI_OUTPUT,
+    {0}};
 
 /* Commands that are about all there is, or about an adapter as a whole: which one a word too many is for. */
 static const struct {
@@ -47,6 +51,20 @@ static void hint_instead(const char *kind, heddle_error_t *error)
         if (!strcmp(INSTEAD[i].kind, kind)) error_hint(error, "%s", INSTEAD[i].hint);
 }
 
+/* Its texts are in use until the process ends. */
+static contexts_t contexts;
+
+static int choose_broker(common_t *c, heddle_error_t *error)
+{
+    context_t values = {c->context, c->broker, c->broker_key, c->key};
+    int rc = contexts_choose(&values, &contexts, error);
+    c->context = values.name;
+    c->broker = values.broker;
+    c->broker_key = values.broker_key;
+    c->key = values.key;
+    return rc;
+}
+
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
               const char **ret_args)
 {
@@ -55,6 +73,7 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
     int rc = option_parse(set, argc, argv, into, ret_args, &error);
     if (rc == 1) return 0;
     log_set_level((log_level_t)common->log_level);
+    if (rc == HEDDLE_OK && set->common == CLI_COMMON) rc = choose_broker(common, &error);
     if (rc == HEDDLE_OK) return -1;
     /* The parse may have stopped before -o json, and a script must get this error as JSON too. */
     common->output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;

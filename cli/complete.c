@@ -3,6 +3,7 @@
  * commands: its output is for the completion files of the same release. */
 #include "cli/cli.h"
 
+#include "core/contexts.h"
 #include "core/errors.h"
 
 #include <stdio.h>
@@ -11,14 +12,30 @@
 static const char *const ARGS[] = {"KIND", "NAME", NULL};
 static const option_set_t SET = {
     "heddle complete",
-    "adapters|workers|versions [NAME] [OPTION...]",
-    "Names that the broker knows, one a line: adapters, workers, or the versions of adapter NAME.",
+    "adapters|workers|contexts|versions [NAME] [OPTION...]",
+    "Names, one a line: adapters, workers, the versions of adapter NAME, or contexts.",
     CLI_DUR,
     NULL,
     CLI_COMMON,
     ARGS,
     1,
     CLI_EXITS ".\n" CLI_EXITS_COMMON "."};
+
+static void print_name(void *self, const context_t *context)
+{
+    (void)self;
+    puts(context->name);
+}
+
+static int print_contexts(const common_t *common)
+{
+    contexts_t contexts;
+    heddle_error_t error;
+    int rc = contexts_read(&contexts, &error);
+    if (!rc) contexts_each(&contexts, print_name, NULL);
+    contexts_fini(&contexts);
+    return rc ? cli_fail(common, "complete", &error) : 0;
+}
 
 int command_complete(int argc, char **argv)
 {
@@ -29,13 +46,15 @@ int command_complete(int argc, char **argv)
     /* A version is completed after its adapter's name, so only that kind takes a name. */
     const char *kind = words[0], *name = words[1];
     bool is_versions = !strcmp(kind, "versions"), is_adapters = !strcmp(kind, "adapters"),
-         is_known = is_versions || is_adapters || !strcmp(kind, "workers");
+         is_contexts = !strcmp(kind, "contexts"),
+         is_known = is_versions || is_adapters || is_contexts || !strcmp(kind, "workers");
     if (!is_known || is_versions != (name != NULL)) {
         heddle_error_t error;
         error_fail(&error, HEDDLE_ERR_USAGE, "no such kind of completion");
         error_expected(&error, "%s", SET.usage);
         return cli_fail(&common, "complete", &error);
     }
+    if (is_contexts) return print_contexts(&common);
     heddle_admin_t *admin = cli_admin(&common, "complete", &end);
     if (!admin) return end;
     char *json = NULL, s[64];

@@ -40,6 +40,7 @@ static const subcommand_t COMMANDS[] = {
     {"verify", "have every holder hash its bytes again", command_verify, NULL},
     {"keygen", "make a key of your own", command_keygen, NULL},
     {"keys", "who may do what: list, add and revoke keys", command_keys, NULL},
+    {"context", "named brokers: list, add, use and remove them", command_context, NULL},
     {"bench", "measure on this host, compare two measurements (heddle-bench)", NULL, "heddle-bench"},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
@@ -50,7 +51,9 @@ static const char NOTES[] =
     "unavailable, 8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n"
     "heddle check: 0 ok, 1 warning, 2 critical, 3 unknown.\n\n"
     "Environment:\n"
-    "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
+    "  HEDDLE_BROKER         where the broker listens, unless --broker or --context is given "
+    "[tcp://127.0.0.1:7700]\n"
+    "  HEDDLE_CONTEXT        the context that names it, where HEDDLE_BROKER is not set [the one in use]\n"
     "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
     "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
     "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else "

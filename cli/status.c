@@ -120,6 +120,7 @@ static void render(const common_t *c, json_t *answer)
            cli_count(cli_integer(count, "workers_ready"), "worker", s[3]),
            (long long)cli_integer(count, "workers_lost"));
     printf("%s\n", cli_count(cli_integer(count, "writers"), "writer", s[0]));
+    if (c->context) printf("context   %s\n", c->context);
     /* A broker without keys has no such line. It says where the text is needed, since it is looked for when a
      * second host is set up. */
     if (cli_string(broker, "public_key"))

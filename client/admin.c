@@ -2,6 +2,7 @@
 #include <heddle/keys.h>
 
 #include "client/admin.h"
+#include "client/opening.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -103,12 +104,15 @@ int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_adm
     if (!ret_admin) return misused("a place for the handle is needed");
     heddle_admin_t *a = calloc(1, sizeof *a);
     if (!a) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
+    contexts_t contexts;
+    rc = opening_context(&opts.broker, &opts.broker_key, &opts.key, &contexts, error_last());
+    if (!rc && !(keep_text(opts.broker, &a->broker) && keep_text(opts.broker_key, &a->broker_key) &&
+                 keep_text(opts.key, &a->key)))
+        rc = error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
     credentials_t keys = {.broker_key = opts.broker_key, .key = opts.key};
-    bool is_kept = keep_text(opts.broker, &a->broker) && keep_text(opts.broker_key, &a->broker_key) &&
-                   keep_text(opts.key, &a->key);
-    rc = is_kept ? query_open(opts.broker, &keys, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query,
-                              error_last())
-                 : error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
+    uint32_t timeout_ms = opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS;
+    if (!rc) rc = query_open(opts.broker, &keys, timeout_ms, &a->query, error_last());
+    contexts_fini(&contexts);
     if (rc) heddle_admin_close(&a);
     else *ret_admin = a;
     return rc;

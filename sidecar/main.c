@@ -2,6 +2,7 @@
 /* heddle-worker: receives adapters for a process that does not speak Heddle: as directories, with commands
  * run at the right moments.  Written against include/heddle alone. */
 #include "core/clock.h"
+#include "core/contexts.h"
 #include "core/descriptors.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -30,7 +31,7 @@ typedef enum { KINDS_LORA, KINDS_TENSORS, KINDS_ALL } kinds_t;
 
 typedef struct {
     const char **adapters, **labels;
-    const char *broker_key, *key;
+    const char *context, *broker_key, *key;
     const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device, *host_share;
     int64_t slots, export_keep, ready_lag;
     service_opts_t http;
@@ -86,8 +87,10 @@ static const option_t OPTIONS[] = {
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
-    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens",
-     AT(broker)},
+    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", NULL,
+     "where the broker listens; default that of the context, else " CONTEXTS_BROKER, AT(broker)},
+    {"context", 0, OPTION_TEXT, "NAME", "HEDDLE_CONTEXT", NULL,
+     "connect as this context has it; default the one in use (heddle context)", AT(context)},
     {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL,
      "the broker's public key; default what the key ring knows of it", AT(broker_key)},
     {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL,
@@ -335,6 +338,18 @@ static int lock_exports(sidecar_t *s, heddle_error_t *error)
     }
 }
 
+/* The texts are in use until the process ends. */
+static int choose_broker(args_t *a, heddle_error_t *error)
+{
+    static contexts_t contexts;
+    context_t values = {a->context, a->broker, a->broker_key, a->key};
+    int rc = contexts_choose(&values, &contexts, error);
+    a->broker = values.broker;
+    a->broker_key = values.broker_key;
+    a->key = values.key;
+    return rc;
+}
+
 /* At boot, the interface of the data plane may come up later than this process. */
 static int open_in_time(sidecar_t *s, heddle_error_t *error)
 {
@@ -445,6 +460,7 @@ int main(int argc, char **argv)
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&s.args, &error);
+    if (!rc) rc = choose_broker(&s.args, &error);
     if (!rc) {
         log_set_level(s.args.quiet && s.args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)s.args.log_level);
         if (s.args.name) error_text(s.name, sizeof s.name, s.args.name);

@@ -292,12 +292,15 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     heddle_error_t error;
     heddle_publisher_opts_t o;
     heddle_publisher_t *p = NULL;
+    contexts_t contexts = {.root = NULL};
     if (!ret_publisher) return misuse("heddle_publisher_start", "ret_publisher is NULL");
     int rc = sized_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = name_check("adapter", o.adapter, &error);
     if (!rc && o.writer) rc = name_check("writer", o.writer, &error);
     if (!rc && !kind_find(o.kind)) rc = kind_refuse(o.kind, &error);
+    if (!rc) rc = opening_context(&o.broker, &o.broker_key, &o.key, &contexts, &error);
     if (!rc) rc = start(&o, &p, &error);
+    contexts_fini(&contexts);
     if (!rc) {
         *ret_publisher = p;
         return HEDDLE_OK;

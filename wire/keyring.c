@@ -3,6 +3,7 @@
  * where it is, its key pairs, and which public key is expected at which endpoint. */
 #include "wire/keyring.h"
 
+#include "core/config_path.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
@@ -14,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,25 +335,9 @@ int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddl
     const char *set = given && *given ? given : getenv("HEDDLE_KEYS");
     bool is_chosen = set && *set;
     if (ret_chosen) *ret_chosen = is_chosen;
-    int n = -1;
-    if (is_chosen) {
-        n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s", set);
-    } else {
-        /* The default ring is where the XDG directory specification has it, which says to ignore a relative
-         * path. Daemons are often started without HOME; the password file has it too. */
-        const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-        char buffer[KEYRING_PATH];
-        struct passwd entry, *found = NULL;
-        bool is_homeless = !home || !*home;
-        if (is_homeless && getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found)) found = NULL;
-        if (is_homeless) home = found ? found->pw_dir : NULL;
-        bool has_config = config && *config == '/';
-        const char *base = has_config ? config : home;
-        if (base && *base == '/')
-            n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s/%s", base,
-                         has_config ? "heddle/keys" : ".config/heddle/keys");
-    }
-    if (n > 0 && (size_t)n < sizeof ret_ring->dir - 16) return HEDDLE_OK;
+    size_t room = sizeof ret_ring->dir - 16; /* for the names of its files */
+    int n = is_chosen ? snprintf(ret_ring->dir, room, "%s", set) : 0;
+    if (is_chosen ? (size_t)n < room : config_path("keys", ret_ring->dir, room)) return HEDDLE_OK;
     ret_ring->dir[0] = 0;
     int rc =
         error_fail(error, HEDDLE_ERR_USAGE,

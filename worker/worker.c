@@ -215,7 +215,11 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
     if (sized_take(&o, sizeof o, opts, "heddle_worker_opts_t", &error)) return error_publish(&error);
     if (check_opts(&o, &error)) return error_publish(&error);
     heddle_worker_t *w = calloc(1, sizeof *w);
-    int rc = w ? start(w, &o, &error) : error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    contexts_t contexts;
+    int rc = opening_context(&o.broker, &o.broker_key, &o.key, &contexts, &error);
+    if (!rc)
+        rc = w ? start(w, &o, &error) : error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    contexts_fini(&contexts);
     if (rc == HEDDLE_OK) {
         *ret_worker = w;
         return HEDDLE_OK;

@@ -5,23 +5,24 @@
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
     broker) echo '--listen --data --lease --keep --plan --keys --admin-key --http --http-token --http-cert --http-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --http --http-token --http-cert --http-key --ready-lag --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    status) echo '--check --watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    check) echo '--min-workers --max-lag --max-age --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    adapters) echo '--watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    versions) echo '--all --watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    workers) echo '--all --watch --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    events) echo '-f --follow --since --adapter --worker --failed --last --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    rollback) echo '--to --deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    resume) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    forget) echo '--dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    pull) echo '--deadline --max-rate --data-device --host-share --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --http --http-token --http-cert --http-key --ready-lag --insecure --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    status) echo '--check --watch --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    check) echo '--min-workers --max-lag --max-age --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    adapters) echo '--watch --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    versions) echo '--all --watch --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    workers) echo '--all --watch --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    events) echo '-f --follow --since --adapter --worker --failed --last --limit --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    wait) echo '--phase --quorum --min --worker --exact --deadline --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    activate) echo '--deadline --wait --dry-run --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    rollback) echo '--to --deadline --wait --dry-run --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    resume) echo '--deadline --wait --dry-run --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    forget) echo '--dry-run --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    pull) echo '--deadline --max-rate --data-device --host-share --insecure --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    verify) echo '--dir --deadline --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
-    keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    keys) echo '--role --name --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    context) echo '--broker --broker-key --key -o --output -q --quiet --log-level -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --own-memory --pin --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -q --quiet -h --help --version' ;;
   esac
@@ -33,8 +34,9 @@ _heddle_values() {
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '@adapters' ;;
     broker:--admin-key) echo '@file' ;;
-    worker:--broker|publish:--broker|status:--broker|check:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker) echo '' ;;
-    worker:--broker-key|publish:--broker-key|status:--broker-key|check:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
+    worker:--broker|publish:--broker|status:--broker|check:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker|context:--broker) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|check:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key|context:--broker-key) echo '@file' ;;
+    worker:--context|publish:--context|status:--context|check:--context|adapters:--context|versions:--context|workers:--context|events:--context|wait:--context|activate:--context|rollback:--context|resume:--context|forget:--context|pull:--context|verify:--context|keys:--context) echo '@contexts' ;;
     broker:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device|pull:--data-device) echo '@if' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|rollback:--deadline|resume:--deadline|pull:--deadline|verify:--deadline) echo '' ;;
@@ -50,7 +52,7 @@ _heddle_values() {
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
-    worker:--key|publish:--key|status:--key|check:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key) echo '@file' ;;
+    worker:--key|publish:--key|status:--key|check:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key|context:--key) echo '@file' ;;
     broker:--keys) echo '@dir' ;;
     publish:--kind) echo 'lora tensors' ;;
     worker:--kinds) echo 'lora tensors all' ;;
@@ -59,7 +61,7 @@ _heddle_values() {
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
-    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|check:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|bench:--log-level) echo 'error warn info debug' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|check:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|context:--log-level|bench:--log-level) echo 'error warn info debug' ;;
     check:--max-age) echo '' ;;
     check:--max-lag) echo '' ;;
     worker:--max-rate|publish:--max-rate|pull:--max-rate) echo '' ;;
@@ -71,7 +73,7 @@ _heddle_values() {
     worker:--on-activate) echo '@file' ;;
     worker:--on-stage) echo '@file' ;;
     keygen:--out) echo '@file' ;;
-    broker:--output|worker:--output|publish:--output|status:--output|check:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|check:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|context:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
     broker:--plan) echo 'auto star chain two-tree' ;;
     bench:--python) echo '@file' ;;
@@ -94,7 +96,7 @@ _heddle_values() {
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '@workers' ;;
     publish:--writer) echo '' ;;
-    broker:-o|worker:-o|publish:-o|status:-o|check:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|check:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|context:-o|bench:-o) echo 'table json' ;;
     mkadapter:-r) echo '' ;;
     mkadapter:-s) echo '' ;;
     *) return 1 ;;
@@ -106,11 +108,12 @@ _heddle_values() {
 _heddle_names() {
   local option value name with=()
   compopt +o default 2>/dev/null
-  for option in broker broker-key key; do
+  for option in broker broker-key key context; do
     [[ $COMP_LINE =~ [[:space:]]--$option[=[:space:]]+([^[:space:]]+) ]] || continue
     value=${BASH_REMATCH[1]//[\'\"]/}
     with+=("--$option=$value")
   done
+  [ "$1" != contexts ] || with=()
   while read -r name; do
     [[ $name == "$cur"* && $name =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && COMPREPLY+=("$name")
   done < <(command heddle complete "$@" "${with[@]}" --timeout 500ms </dev/null 2>/dev/null)
@@ -161,7 +164,7 @@ _heddle() {
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
       @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
       @refs) _heddle_refs REF ;;
-      @adapters | @workers) _heddle_names "${values#@}" ;;
+      @adapters | @workers | @contexts) _heddle_names "${values#@}" ;;
       @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
     esac
@@ -169,10 +172,11 @@ _heddle() {
   fi
   case $command:$cur in
     :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
-    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench help' -- "$cur") ;;
-    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench' -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check adapters versions workers events wait activate rollback resume forget pull verify keygen keys context bench help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check adapters versions workers events wait activate rollback resume forget pull verify keygen keys context bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     keys:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
+    context:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add use remove' -- "$cur"); else _heddle_names contexts; fi ;;
     bench:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     check:*) _heddle_names adapters ;;
     versions:*) _heddle_refs REF ;;

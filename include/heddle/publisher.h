@@ -37,7 +37,8 @@ typedef struct heddle_publication heddle_publication_t;
 typedef struct heddle_publisher_opts {
     size_t size;
     const char *broker;      /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else
-                              * tcp://127.0.0.1:7700 */
+                              * that of the user's context (`heddle context`: then its keys stand in for
+                              * those that are not given), else tcp://127.0.0.1:7700 */
     const char *adapter;     /* required */
     const char *writer;      /* name shown in status and errors; NULL: <host>-<pid> */
     int takeover;            /* 1: fence a live writer of this adapter now */

@@ -58,7 +58,7 @@ class Publisher(Handle):
     writer before this one that says nothing any more (its process died): its session ends with the broker's
     lease.  One that sends a message meanwhile is a Conflict at once.
 
-    broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else tcp://127.0.0.1:7700
+    broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else of your context
     kind           of what it publishes: "lora", adapters of PEFT; "tensors", full weights (docs/weights.md):
                    publish_tensors and publish_files.  An adapter has one kind for life, that of its first
                    version; another one is BadAdapter (unsupported_feature)

@@ -25,6 +25,7 @@ from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Update
 __all__ = ["Worker", "Update", "Updates", "Snapshot", "Current"]
 
 _log = logging.getLogger("heddle")
+_DEFAULT = "the address of your context, else tcp://127.0.0.1:7700"
 _HINT = "start one with `heddle broker`, or name it: Worker(broker=...) or HEDDLE_BROKER"
 _APPLY = {"auto": 0, "app": 1}
 _PENDING_MAX = 256
@@ -125,7 +126,7 @@ class Worker(Handle):
                 if feature not in FEATURES:
                     raise _native.error("usage", "accepts has what is not a feature",
                                         expected=" ".join(FEATURES), found=repr(feature))
-            self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
+            self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or _DEFAULT
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
                        broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share, no_relay))
         except BaseException:

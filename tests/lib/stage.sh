@@ -3,7 +3,8 @@
 # Before sourcing: LOGS (kept) and WORK (removed at the end) name folders.
 
 export HEDDLE_KEYS=$WORK/keys   # never the user's own
-unset HEDDLE_KEY HEDDLE_BROKER_KEY
+export XDG_CONFIG_HOME=$WORK/config
+unset HEDDLE_KEY HEDDLE_BROKER_KEY HEDDLE_CONTEXT
 
 declare -A PID=()
 

@@ -5,7 +5,7 @@ NOTE = "# Made from the programs' option tables by tools/surfaces; edits here ar
 FOLDERS = {"DIR"}           # values and arguments that are directories
 FILES = {"BEFORE", "AFTER", "FILE", "KEY|FILE", "CMD", "DIR|FILE..."}   # or may be a file
 INTERFACES = {"IF"}
-NAMES = {"adapter": "adapters", "worker": "workers"}    # options whose values the broker knows
+NAMES = {"adapter": "adapters", "worker": "workers", "context": "contexts"}     # options with known values
 REFS = {"REF", "NAME@V"}                                # arguments that name an adapter or a version
 DAEMONS = ("broker", "worker")
 
@@ -21,7 +21,7 @@ def kind_of(value):
 
 
 def asked_of(o):
-    """adapters, workers or refs: what the broker is asked for, to complete this option's value; else None."""
+    """adapters, workers, contexts or refs: what is asked for, to complete this option's value; else None."""
     return "refs" if "NAME@V" in o.value else NAMES.get(o.name) if o.value == "NAME" else None
 
 
@@ -60,6 +60,8 @@ def bash_action(t):
     """The first word is an action; what comes after it, where that is a file."""
     first = f"""mapfile -t COMPREPLY < <(compgen -W '{' '.join(t.actions)}' -- "$cur")"""
     here = "[ $given = 0 ]"
+    if t.command == "context":
+        return f"if {here}; then {first}; else _heddle_names contexts; fi"
     if not FILES & set(t.arguments):
         return f"{here} && {first}"
     rest = 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")'
@@ -110,11 +112,12 @@ _heddle_values() {{
 _heddle_names() {{
   local option value name with=()
   compopt +o default 2>/dev/null
-  for option in broker broker-key key; do
+  for option in broker broker-key key context; do
     [[ $COMP_LINE =~ [[:space:]]--$option[=[:space:]]+([^[:space:]]+) ]] || continue
     value=${{BASH_REMATCH[1]//[\\'\\"]/}}
     with+=("--$option=$value")
   done
+  [ "$1" != contexts ] || with=()
   while read -r name; do
     [[ $name == "$cur"* && $name =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && COMPREPLY+=("$name")
   done < <(command heddle complete "$@" "${{with[@]}}" --timeout 500ms </dev/null 2>/dev/null)
@@ -165,7 +168,7 @@ _heddle() {{
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
       @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
       @refs) _heddle_refs REF ;;
-      @adapters | @workers) _heddle_names "${{values#@}}" ;;
+      @adapters | @workers | @contexts) _heddle_names "${{values#@}}" ;;
       @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
     esac
@@ -212,6 +215,8 @@ def zsh_option(o):
 def zsh_argument(t, name):
     if name == "ACTION":
         return f"({' '.join(t.actions)})"
+    if t.command == "context":
+        return " _heddle_names contexts"
     if name == t.arguments[0] and first_name(t):
         return f" {first_name(t)}"
     return zsh_action(name, ()).strip() or f"_message {name}"
@@ -240,10 +245,11 @@ def zsh(tables, maker):
 _heddle_ask() {{
   local option
   local -a with match mbegin mend
-  for option in broker broker-key key; do
+  for option in broker broker-key key context; do
     [[ ${{BUFFER:-$words}} =~ "[[:space:]]--${{option}}[=[:space:]]+([^[:space:]]+)" ]] || continue
     with+=("--$option=${{(Q)match[1]}}")
   done
+  [[ $1 != contexts ]] || with=()
   reply=(${{(f)"$(command heddle complete "$@" $with --timeout 500ms 2>/dev/null </dev/null)"}})
 }}
 

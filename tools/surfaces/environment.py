@@ -23,6 +23,7 @@ def listing(table):
 
 
 # As these say it: an option's own words are about one program.
+DEFAULTS = {"HEDDLE_BROKER": "tcp://127.0.0.1:7700"}
 SAID = {"HEDDLE_BROKER": "where workers and commands find the broker; where it listens itself: --listen in "
                          "HEDDLE_BROKER_OPTIONS"}
 
@@ -34,8 +35,8 @@ def variables(tables):
         for o in table.options:
             if o.env:
                 found.setdefault(o.env, o)
-    return [f"# {SAID.get(env) or o.doc + '; also for the command heddle(1)'}\n#{env}={o.default}"
-            for env, o in sorted(found.items())]
+    return [f"# {SAID.get(env) or o.doc + '; also for the command heddle(1)'}\n"
+            f"#{env}={o.default or DEFAULTS.get(env, '')}" for env, o in sorted(found.items())]
 
 
 def sample(tables):
