@@ -6,13 +6,12 @@
 #include <stdbool.h>
 
 /* `before` makes what is there, in files_root; `act` is where calls fail, in a process of its own: what it says when none
- * does is OK; `after` judges what lies there and goes on, on a disk that is well; `end` takes away what `before` made. */
+ * does is OK; `after` judges what lies there and goes on, on a disk that is well. */
 typedef struct {
     const char *name;
     void (*before)(void);
     int (*act)(void);
     void (*after)(void);
-    void (*end)(void);
     bool
         is_once; /* one call fails, and not all from there on: with those nobody could do what is to be done */
 } files_row_t;
