@@ -30,6 +30,7 @@ struct shell {
     void *node;
     uint64_t transfer_due_us; /* what the last tick knew of the transfer's deadline */
     pthread_t thread;
+    pid_t process; /* that has the thread: a forked child has not */
     bool running;
     int fds[SHELL_FDS]; /* of the node */
     uint32_t fd_count;
@@ -247,6 +248,7 @@ static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_erro
     s->io =
         (node_io_t){.self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
     s->look_us = CLOCK_NEVER;
+    s->process = getpid();
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->interrupt_fd < 0) rc = out_of(error, "no descriptor is left for a client");
     sigset_t old;
@@ -314,6 +316,8 @@ int shell_poll(shell_t *s, int fd, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+bool shell_is_forked(const shell_t *s) { return s && s->process != getpid(); }
+
 /* From here on the loop's thread owns the wire, the transfer and the node. */
 int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error)
 {
@@ -357,7 +361,7 @@ void shell_close(shell_t **shell)
 /* The call runs between two turns of the loop, and the caller waits for it: the node needs no lock. */
 int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg)
 {
-    if (!s->running) return HEDDLE_ERR_CLOSED;
+    if (!s->running || shell_is_forked(s)) return HEDDLE_ERR_CLOSED;
     sem_t done;
     loop_post_t post = {.fn = fn, .self = s->node, .arg = arg, .done = &done};
     sem_init(&done, 0, 0);
@@ -384,6 +388,7 @@ int shell_fd(const shell_t *s) { return s->events.fd; }
 /* An interrupt comes before events that are there, so that a program can always be stopped. */
 int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event)
 {
+    if (shell_is_forked(s)) return HEDDLE_ERR_CLOSED; /* to wait would take the parent's events */
     uint64_t end_us = timeout_ms < 0 ? CLOCK_NEVER : clock_now(s->io.clock) + (uint64_t)timeout_ms * 1000;
     for (;;) {
         if (eventfd_read(s->interrupt_fd, &(eventfd_t){0}) == 0) return HEDDLE_ERR_INTERRUPTED;

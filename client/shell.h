@@ -11,7 +11,11 @@
  * thread, and those that UCX makes, block all signals.
  *
  * While it runs, the shell checks whether the interface still has the addresses that the broker has.  If not,
- * the data plane takes the new ones, and the shell dials anew: the node joins under a new token. */
+ * the data plane takes the new ones, and the shell dials anew: the node joins under a new token.
+ *
+ * A forked child has neither the loop's thread nor the memory of versions, and shares the sockets with its
+ * parent.  There shell_call and shell_next_event are CLOSED, and nothing of the shell may be stopped or
+ * closed: the owner of a handle asks shell_is_forked first. */
 #ifndef CLIENT_SHELL_H
 #define CLIENT_SHELL_H
 
@@ -50,14 +54,15 @@ int shell_poll(shell_t *s, int fd, heddle_error_t *error);
 /* `ops` and `node` are borrowed until shell_stop.  NO_MEMORY. */
 int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error);
 /* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.
- * CLOSED when the loop is not running; nothing else can fail. */
+ * CLOSED when the loop is not running, and in a forked child; nothing else can fail. */
 int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
-bool shell_is_reached(const shell_t *s);     /* wire_is_reached; any thread */
+bool shell_is_forked(const shell_t *s);  /* a child of the process that opened it; any thread; accepts NULL */
+bool shell_is_reached(const shell_t *s); /* wire_is_reached; any thread */
 const char *shell_untried(const shell_t *s); /* wire_untried; any thread */
 void shell_wake(shell_t *s);                 /* makes the loop tick; while it is started */
 /* Events in order (client/event_queue.h tells what a full queue drops), waited for at most
  * timeout_ms (-1: without limit).
- * OK · AGAIN · INTERRUPTED. */
+ * OK · AGAIN · INTERRUPTED · CLOSED (in a forked child). */
 int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event);
 int shell_fd(const shell_t *s);   /* readable while an event waits; never to be read */
 void shell_interrupt(shell_t *s); /* next_event, this call or the next, returns INTERRUPTED once */

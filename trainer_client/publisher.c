@@ -829,6 +829,7 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
     heddle_publisher_t *p = publisher ? *publisher : NULL;
     if (!p) return;
     *publisher = NULL;
+    if (shell_is_forked(p->shell)) return;
     drop_ahead(p);
     heddle_publication_abort(&p->open);
     pack_destroy(&p->last);

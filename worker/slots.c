@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* Bits of slot->refs above the count of readers. */
 #define CLOSED (1u << 31) /* no new readers */
@@ -26,6 +27,7 @@ struct slots {
     atomic_uint owners; /* the worker, and each slot: the last to go frees the table */
     atomic_uint wakers; /* releases between "mine is the last hold" and the wake-up of the loop */
     uint32_t count;
+    pid_t process;
     uint32_t *by_name; /* adapter numbers in order of name */
     shelf_t shelves[];
 };
@@ -42,6 +44,7 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
     if (!s->by_name || regions_new(ops->io, &memory, &s->memory)) goto fail;
     s->ops = *ops;
     s->count = count;
+    s->process = getpid();
     atomic_init(&s->owners, 1);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;
@@ -366,6 +369,8 @@ void slot_drop(slot_t *slot, uint64_t now_us)
     atomic_fetch_or(&slot->refs, CLOSED | WANTED);
     atomic_store(&slot->version, 0);
 }
+
+bool slot_is_of_this_process(const slot_t *slot) { return slot->table->process == getpid(); }
 
 uint32_t slot_readers(const slot_t *slot) { return atomic_load(&((slot_t *)slot)->refs) & READERS; }
 bool slot_is_unread(const slot_t *slot) { return slot->state == SLOT_LEAVING && slot_readers(slot) == 0; }

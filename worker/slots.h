@@ -128,6 +128,8 @@ bool slot_is_unread(const slot_t *slot);
 /* LEAVING -> FREE, without memory; it is unread, and nothing reads or writes its region any more. */
 void slot_free(slot_t *slot);
 uint32_t slot_readers(const slot_t *slot);
+/* A forked child has not the memory of its parent's slots. Any thread. */
+bool slot_is_of_this_process(const slot_t *slot);
 /* The memory's work in the background (client/regions.h), and when it has some. */
 bool slots_work(slots_t *s, uint64_t now_us);
 uint64_t slots_deadline(const slots_t *s);

@@ -49,11 +49,20 @@ void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest
     memcpy(ret_digest, d.b, sizeof d.b);
 }
 
+/* In a forked child to read the bytes is SIGSEGV (memory/forks.h). */
+static int check_process(const heddle_snapshot_t *s, heddle_error_t *error)
+{
+    if (slot_is_of_this_process(s)) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_USAGE, "the memory of %s is not in a forked child", s->tag);
+}
+
 /* Hashes the bytes as they are now, and does not return the digest that was stored: it is what finds memory
  * that went bad. */
 int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT])
 {
     h1_t h;
+    heddle_error_t error;
+    if (check_process(s, &error)) return error_publish(&error);
     manifest_h1_begin(&s->manifest, &h);
     h1_add_payload(&h, s->region->view, s->manifest.payload_bytes);
     digest_t found = h1_final(&h);
@@ -91,7 +100,8 @@ int heddle_snapshot_fd(const heddle_snapshot_t *s, heddle_shared_t *ret_shared)
                               .fd = -1,
                               .base = s->region->view,
                               .bytes = s->manifest.payload_bytes};
-    int rc = open_file(s, &shared, &error);
+    int rc = check_process(s, &error);
+    if (!rc) rc = open_file(s, &shared, &error);
     if (rc) {
         error_where(&error, s->view.adapter, s->view.version, NULL, NULL);
         return error_publish(&error);
@@ -246,7 +256,8 @@ int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir)
 {
     heddle_error_t error;
     export_t e = {.parent = -1, .dir = -1};
-    int rc = begin(&e, dir, &error);
+    int rc = check_process(s, &error);
+    if (!rc) rc = begin(&e, dir, &error);
     if (!rc) rc = peft_write(e.dir, &s->manifest, s->region->view, &error);
     if (!rc) rc = finish(&e, dir, &error);
     clean_up(&e);

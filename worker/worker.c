@@ -530,6 +530,7 @@ void heddle_worker_close(heddle_worker_t **worker)
     heddle_worker_t *w = worker ? *worker : NULL;
     if (!w) return;
     *worker = NULL;
+    if (shell_is_forked(w->shell)) return;
     heddle_event_t event;
     int rc = w->left ? HEDDLE_ERR_CLOSED : shell_call(w->shell, run_leave, NULL);
     while (!rc || rc == HEDDLE_ERR_INTERRUPTED) { /* LEFT comes within SESSION_LEAVE_US */

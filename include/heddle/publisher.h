@@ -11,6 +11,7 @@
  * most for their timeout.  Only heddle_publisher_wait and heddle_publisher_next_event accept -1, which means
  * no time limit.  A commit blocks at most for the deadline of its rollout, which includes packing and
  * digesting.  Begin blocks at most for timeout_ms, while a region is about to become free or new memory is
+ * made.  In a forked child heddle_publisher_close() ends nothing of the parent's, and no other call may be
  * made.
  *
  * Errors: a call returns the first error that it meets, and heddle_last_error describes that one.  Errors of

@@ -7,7 +7,10 @@
  *
  * Threads: calls marked [any] may be made on any thread.  They take no lock and make no system call, except
  * that the last release of a slot that is needed again wakes the library.  All other calls: one thread at a
- * time.  No call blocks past its timeout.  A process that forks must not use the handle in the child.
+ * time.  No call blocks past its timeout.
+ * A forked child has neither the library's thread nor the memory of versions.  heddle_snapshot_release() and
+ * heddle_worker_close() end nothing of the parent's there.  _digest, _fd and _export of a snapshot are USAGE,
+ * next_event and the answers to it CLOSED.  Reading a tensor is SIGSEGV.
  * While a handle is being opened, UCX_* variables are set for UCX to read, and removed again.  Open it
  * before starting threads that read or change the environment (getenv, setenv).
  *

@@ -4,6 +4,7 @@
 #include "tests/api/broker.h"
 
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static heddle_publisher_t *publisher;
@@ -147,6 +148,55 @@ static mapped_t map_first_tensor(const heddle_snapshot_t *s)
     close(shared.fd);
     cr_assert_eq(memcmp(m.base + shared.mark_offset, shared.mark, HEDDLE_MARK_BYTES), 0);
     return m;
+}
+
+/* What destructors and atexit handlers call, and what would wait for a thread, or read memory, that a child has
+ * not. */
+static int end_in_child(heddle_worker_t *w, heddle_snapshot_t *s, heddle_admin_t *admin)
+{
+    char digest[HEDDLE_DIGEST_TEXT], *json;
+    heddle_shared_t shared = {.size = sizeof shared};
+    heddle_event_t e = {.size = sizeof e};
+    alarm(PATIENCE_MS / 1000);
+    if (heddle_snapshot_digest(s, digest) != HEDDLE_ERR_USAGE) return 1;
+    if (heddle_snapshot_fd(s, &shared) != HEDDLE_ERR_USAGE) return 2;
+    if (heddle_snapshot_export(s, "out-of-a-child") != HEDDLE_ERR_USAGE) return 3;
+    if (heddle_worker_next_event(w, -1, &e) != HEDDLE_ERR_CLOSED) return 4;
+    if (heddle_worker_stats(w, &json) != HEDDLE_ERR_CLOSED) return 5;
+    heddle_snapshot_release(&s);
+    heddle_worker_close(&w);
+    heddle_publisher_close(&publisher);
+    heddle_admin_close(&admin);
+    return w || publisher || admin ? 6 : 0;
+}
+
+Test(worker, a_forked_child_ends_nothing_of_its_parents)
+{
+    heddle_worker_t *w;
+    heddle_snapshot_t *s;
+    heddle_admin_t *admin;
+    char digest[HEDDLE_DIGEST_TEXT], *json;
+    int status;
+    open_worker("w1", &w);
+    OK(heddle_admin_open(&(heddle_admin_opts_t){.size = sizeof(heddle_admin_opts_t), .broker = endpoint},
+                         &admin));
+    publish(1);
+    OK(heddle_worker_acquire(w, "policy", 0, &s));
+    OK(heddle_admin_status(admin, &json));
+    heddle_free(json);
+    pid_t child = fork();
+    if (child == 0) _exit(end_in_child(w, s, admin));
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "%d", status);
+    OK(heddle_snapshot_digest(s, digest));
+    cr_assert_str_eq(digest, heddle_snapshot_manifest(s)->digest);
+    heddle_snapshot_release(&s);
+    cr_assert_eq(publish(2), 2);
+    OK(heddle_admin_status(admin, &json));
+    heddle_free(json);
+    heddle_admin_close(&admin);
+    heddle_worker_close(&w);
+    stop();
 }
 
 /* In the memory of the publisher, and in that of the worker. */
