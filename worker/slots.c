@@ -68,11 +68,7 @@ static void forget_content(slot_t *slot)
     slot->manifest = (manifest_t){0};
     slot->view = (heddle_manifest_t){0};
     slot->file = (regions_file_t){.fd = -1};
-    free(slot->names);
-    free(slot->name_starts);
     free(slot->dims);
-    slot->names = NULL;
-    slot->name_starts = NULL;
     slot->dims = NULL;
 }
 
@@ -301,13 +297,11 @@ int slot_seal(slot_t *slot, const seal_t *seal)
      * get NUL-terminated names and aligned extents, made once a version. */
     const manifest_t *m = seal->manifest;
     size_t dim_count = m->dims.bytes / sizeof(uint64_t);
-    slot->names = malloc(m->names.bytes + m->tensor_count + 1);
-    slot->name_starts = calloc((size_t)m->tensor_count + 1, sizeof *slot->name_starts);
-    slot->dims = calloc(dim_count + 1, sizeof *slot->dims);
-    if (!slot->names || !slot->name_starts || !slot->dims) {
-        forget_content(slot);
-        return HEDDLE_ERR_NO_MEMORY;
-    }
+    size_t starts_bytes = m->tensor_count * sizeof *slot->name_starts;
+    slot->dims = malloc(m->dims.bytes + starts_bytes + m->names.bytes + m->tensor_count);
+    if (!slot->dims) return HEDDLE_ERR_NO_MEMORY;
+    slot->name_starts = (uint32_t *)(slot->dims + dim_count);
+    slot->names = (char *)slot->name_starts + starts_bytes;
     uint32_t at = 0;
     for (uint32_t i = 0; i < m->tensor_count; i++) {
         manifest_row_t row;

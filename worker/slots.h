@@ -55,9 +55,9 @@ struct heddle_snapshot {
     manifest_t manifest; /* borrows from the region's read-only view */
     heddle_manifest_t view;
     char digest[HEDDLE_DIGEST_TEXT], tag[HEDDLE_TAG_TEXT];
-    char *names; /* NUL-terminated, one after the other */
+    uint64_t *dims; /* all extents, in order; manifest.dim_starts indexes them.  In one block with these: */
     uint32_t *name_starts;
-    uint64_t *dims; /* all extents, in order; manifest.dim_starts indexes them */
+    char *names; /* NUL-terminated, one after the other */
 };
 
 /* What a table needs of its owner. */
