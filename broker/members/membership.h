@@ -75,6 +75,7 @@ typedef struct member_sub {
 typedef struct {
     char blamed_by[HEDDLE_NAME_MAX + 1]; /* the worker that it sent wrong bytes to */
     uint64_t blamed_ms, slow_ms;         /* when; 0: never */
+    uint64_t order_ms;                   /* of those that were, ascending: the last one comes last */
     bool sends_bad;                      /* two workers got wrong bytes */
     bool is_suspect;                     /* it blamed two for one version: its reports count no more */
     uint64_t cut_off_ms;                 /* it reached no other worker, as it reported last; 0: never */

@@ -446,28 +446,54 @@ void plan_stuck(plan_t *p, uint64_t token)
     charge(p, row, true);
 }
 
-/* The stations that it served have room where it had its place: there is as much as they need, and none sends
- * more than all bytes. */
-static void leave_parents(plan_t *p, plan_row_t *row)
+/* The row of the station that fetches, where it was put last; NULL: none. */
+static plan_row_t *put_last_of(const plan_station_t *station)
 {
-    charge(p, row, false);
-    row->source_count = row->other_count = 0;
+    for (size_t i = 0; station->is_last && i < station->count; i++)
+        if (station->rows[i]->fetch >= PLAN_FETCHING) return station->rows[i];
+    return NULL;
 }
 
-void plan_demote(plan_t *p, uint64_t token)
+uint64_t plan_put_last(const plan_t *p, size_t i)
+{
+    for (size_t at = 0; at < p->station_count; at++) {
+        const plan_row_t *row = put_last_of(p->chain[at]);
+        if (row && !i--) return row->token;
+    }
+    return 0;
+}
+
+/* It goes behind all others, and those that were put last before go behind it: as a rule these are the reason
+ * for what it was blamed for.  The stations that it served have room where it had its place: there is as much
+ * as they need, and none sends more than all bytes. */
+static void put_last(plan_t *p, plan_station_t *station)
+{
+    station->is_last = true;
+    for (size_t at = 0; at < p->station_count; at++) {
+        plan_row_t *row = put_last_of(p->chain[at]);
+        if (!row) continue;
+        charge(p, row, false);
+        row->source_count = row->other_count = 0;
+    }
+    to_tail(p, station);
+    for (size_t at = 0; p->chain[at] != station;)
+        if (p->chain[at]->is_last) to_tail(p, p->chain[at]);
+        else at++;
+    /* It fetches from those that come last, too, as it will in the next version. */
+    station->is_put_last |= !plan_station_is_limited(station);
+    if (station->is_put_last) station->key.text[0] = '1';
+}
+
+bool plan_demote(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
-    if (!row) return;
-    if (row->fetch >= PLAN_FETCHING && p->is_begun) {
-        if (p->shape == PLAN_TWO_TREE) leave_parents(p, row);
-        to_tail(p, row->station);
-        /* It fetches from those that come last, too, as it will in the next version. */
-        row->station->is_put_last |= !plan_station_is_limited(row->station);
-        if (row->station->is_put_last) row->station->key.text[0] = '1';
-    }
-    if (row->has != PLAN_WHOLE) return;
+    if (!row) return false;
+    bool is_put_last = row->fetch >= PLAN_FETCHING && p->is_begun && !row->station->is_last;
+    if (is_put_last) put_last(p, row->station);
+    if (row->has != PLAN_WHOLE) return is_put_last;
     row->is_demoted = true;
     tear(p, row);
+    return true;
 }
 
 void plan_cut_off(plan_t *p, uint64_t token)
@@ -778,7 +804,7 @@ uint64_t plan_next_torn(plan_t *p)
 {
     while (p->torn_count) {
         size_t at = p->torn_count - 1;
-        while (at > 0 && p->torn[at]->station->is_put_last) at--;
+        while (at > 0 && p->torn[at]->station->is_last) at--;
         plan_row_t *row = p->torn[at];
         p->torn[at] = p->torn[--p->torn_count];
         row->is_torn = false;

@@ -106,6 +106,7 @@ struct plan_station {
     plan_row_t **rows;
     size_t count, capacity; /* ascending by key */
     plan_station_t *next;   /* of plan_t.woken */
+    bool is_last;           /* it was demoted while it fetched */
     bool is_put_last;       /* its key says that it is limited, as it was demoted */
     bool is_listed;         /* there */
     bool is_roomy;          /* in plan_t.roomy */
@@ -188,9 +189,13 @@ void plan_done(plan_t *p, uint64_t token);
 void plan_stuck(plan_t *p, uint64_t token);
 /* Others got bad bytes from the member, or none, or got them too slowly: if it still fetches it goes on,
  * behind all others and from them, for the rest of this version, however long that stays, as it will in the
- * next one, and those that name it get other lists.  In two trees it has no list until plan_make gives it
- * one, from what has room when those have theirs; it counts there as before. */
-void plan_demote(plan_t *p, uint64_t token);
+ * next one, and those that name it get other lists.  Those that were put last before go behind it, and
+ * all these have no list until plan_make gives them one, from what has room when the others have theirs.  In
+ * two trees they count as before.  False: nothing changes, as it was put last before. */
+bool plan_demote(plan_t *p, uint64_t token);
+/* Number `i`, from 0, of those that were put last and still fetch, in the order in which plan_make is to give
+ * them their lists; 0: there are no more. */
+uint64_t plan_put_last(const plan_t *p, size_t i);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */
 void plan_give_way(plan_t *p, uint64_t token);

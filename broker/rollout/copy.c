@@ -629,7 +629,7 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
                          .is_leaf = member_is_leaf(member, created_ms),
                          .is_cut_off = member_is_cut_off(member, created_ms)};
     const member_trust_t *trust = &member->trust;
-    if (is_last) who.blamed_ms = trust->slow_ms > trust->blamed_ms ? trust->slow_ms : trust->blamed_ms;
+    if (is_last) who.blamed_ms = trust->order_ms;
     return plan_add(&t->plan, &who);
 }
 

@@ -7,20 +7,35 @@
 
 #include <string.h>
 
+/* Of those that are blamed in one version, the first one comes last of all: what was behind it got little,
+ * and looked slow for a moment. */
+static void note_order(const step_t *s, track_t *t, member_t *member)
+{
+    if (t->blamed_ms && member->trust.order_ms >= t->blamed_ms) return;
+    t->blamed_ms = t->blamed_ms ? t->blamed_ms - 1 : s->v.now.wall_ms;
+    member->trust.order_ms = t->blamed_ms;
+}
+
 /* Its own fetch goes on behind all others, so that its source has its whole rate for those that went on
  * there.  Where it has all bytes, those that name it get other lists.  The lists of `worker`, which reported
  * this, are made anew with the others; it is sent them when all of its report has been heard. */
-static void put_last(step_t *s, track_t *t, const member_t *worker, const member_t *member)
+static void put_last(step_t *s, track_t *t, const member_t *worker, member_t *member)
 {
     copy_row_t *c = copy_of(t, member);
+    note_order(s, t, member);
     bool is_fetching = c && copy_is_told(c) && plan_fetches(&t->plan, member->token);
     if (!is_fetching && !copy_holds(c)) return;
-    plan_demote(&t->plan, member->token);
+    if (!plan_demote(&t->plan, member->token)) return;
     track_touch(t);
     if (!is_fetching) return;
     messages_mend_lists(s, t, worker); /* those that it served have their place first */
-    plan_make(&t->plan, member->token, NULL, 0);
-    if (member != worker) messages_send_sources(s, t, c, member);
+    uint64_t token;
+    for (size_t i = 0; (token = plan_put_last(&t->plan, i)) != 0; i++) {
+        const member_t *last = membership_by_token(s->v.members, token);
+        plan_make(&t->plan, token, NULL, 0);
+        c = last && last != worker ? copy_of(t, last) : NULL;
+        if (copy_is_told(c) && copy_in_flight(c)) messages_send_sources(s, t, c, last);
+    }
 }
 
 static event_row_t *add_event(step_t *s, const track_t *t, event_type_t type, const member_t *worker,
@@ -167,6 +182,7 @@ void trust_late(step_t *s, track_t *t)
     const member_t *worker = membership_by_token(s->v.members, still.worker->token);
     member_t *source = membership_by_token(s->v.members, still.source->token);
     event_row_t *e = note_slow(s, t, worker, source);
+    note_order(s, t, source);
     if (e)
         events_message(e, HEDDLE_OK, "%s sent nothing to %s, and comes last for a while", source->name,
                        worker->name);

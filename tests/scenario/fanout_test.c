@@ -528,6 +528,24 @@ Test(fanout, a_slow_worker_holds_up_others_for_a_moment_and_once)
     check_slow(8);
 }
 
+/* Its link gets slow in the middle of a version.  What is behind it gets little for a moment, so that two are
+ * blamed: the second one does not wait for the first. */
+Test(fanout, one_that_is_blamed_beside_a_slow_one_does_not_wait_for_it)
+{
+    wave_t wave = {.workers = RELAYS, .tensors = 610, .seed = 46, .shape = PLAN_CHAIN};
+    begin(wave);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+    actor_t *slow = workers[4];
+    publish_next(wave);
+    world_run(w, 200 * MS);
+    mem_set_link(slow->t, (mem_link_t){RATE / 10, LATENCY_US});
+    UNTIL(w, 20 * SECOND, all_hold_but(2, slow));
+    uint32_t blamed = 0;
+    for (uint32_t i = 0; workers[i]; i++) blamed += published(EVENT_SOURCE_SLOW, workers[i]->name);
+    cr_assert_eq(blamed, 2);
+    cr_assert(took() <= 1.75, "%.3f", took());
+}
+
 /* Each has a tenth of the rate for two versions, and its own again: those that were slow before come last in the
  * second one, and none of them waits for the one that is slow. */
 Test(fanout, those_that_were_slow_wait_for_none_that_is)

@@ -403,6 +403,24 @@ Test(chain, a_slow_one_in_two_trees_leaves_its_place_to_those_that_it_served)
     assert_told(W2, "w3 w1 w4 w4 w1 trainer");
 }
 
+/* What was behind the first one got little, and looked slow for a moment: it waits for it neither now nor in the
+ * next version. */
+Test(chain, of_those_that_are_blamed_in_one_version_the_first_one_is_behind_all)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, 0, R.tokens[W2]);
+    rig_pass(30);
+    blames(W4, 0, R.tokens[W3]);
+    assert_told(W4, "w1 trainer");
+    assert_told(W3, "w4 w1 trainer");
+    assert_told(W2, "w3 w4 w1");
+    roll_out(4, 1, 1, 1);
+    publish_next(2);
+    assert_announced(W4, "w1 trainer");
+    assert_announced(W3, "w4 w1 trainer");
+    assert_announced(W2, "w3 w4 w1");
+}
+
 /* One that was blamed before may be well again, and waits for none that is slow now. */
 Test(chain, of_those_that_come_last_the_one_that_was_blamed_last_is_behind_all)
 {

@@ -685,13 +685,13 @@ Test(plan_chain, one_that_is_demoted_goes_behind_those_that_came_last_before)
     }
     begin();
     cr_assert_str_eq(list_of(15), "14 13 12");
-    plan_demote(&P, 12);
-    plan_make(&P, 12, NULL, 0);
-    plan_demote(&P, 13);
-    plan_make(&P, 13, NULL, 0);
-    mend_all();
-    cr_assert_str_eq(list_of(12), "15 14 11");
-    cr_assert_str_eq(list_of(13), "12 15 14");
+    put_last(&P, 12);
+    cr_assert_str_eq(list_of(12), "15 14 13");
+    put_last(&P, 13);
+    cr_assert_str_eq(list_of(13), "15 14 11", "it is blamed for what 12 gave it, as a rule");
+    cr_assert_str_eq(list_of(12), "13 15 14");
+    put_last(&P, 12);
+    cr_assert_str_eq(list_of(12), "13 15 14", "that is known");
     cr_assert_str_eq(list_of(14), "11 9");
     made(20);
     cr_assert_str_eq(list_of(20), "14 11", "one that joins is not behind them");

@@ -131,10 +131,8 @@ static uint32_t first_of(uint64_t token)
 
 static void demote(uint64_t token)
 {
-    plan_demote(&P, token);
-    settle(&P);
-    cr_assert(plan_make(&P, token, NULL, 0));
-    settle(&P);
+    put_last(&P, token);
+    cr_assert(plan_fetches(&P, token));
 }
 
 /* Those that one served have its place, and it has both halves from a station that served none. */
@@ -399,8 +397,7 @@ Test(plan_trees, whatever_happens_no_uplink_carries_much_more)
         for (int i = 0; i < 10 && a.count > 2 && a.plan.shape == PLAN_TWO_TREE; i++) {
             uint32_t at = (uint32_t)below(&a, a.count), relays = 0;
             uint64_t what = below(&a, 3);
-            if (what == 0) plan_demote(&a.plan, a.alive[at]), settle(&a.plan);
-            if (what == 0) plan_make(&a.plan, a.alive[at], NULL, 0);
+            if (what == 0) put_last(&a.plan, a.alive[at]);
             if (what == 1 && a.count < MOST) plan_make(&a.plan, join(&a), NULL, 0);
             if (what == 2) leave(&a, at);
             settle(&a.plan);
