@@ -50,8 +50,8 @@ static const option_t OPTIONS[] = {
     {"admin-key", 0, OPTION_LIST, "KEY|FILE", NULL, NULL,
      "let this new public key administer, besides those that may; may be given again", AT(admin_keys)},
     SERVICE_OPTIONS(
-        AT(http),
-        "also answer over HTTP there, reads only: /livez, /readyz, /metrics, /api/v1/...; HOST: 127.0.0.1"),
+        AT(http), "also answer over HTTP there, reads only: a page for a browser, /livez, /readyz, /metrics, "
+                  "/api/v1/...; HOST: 127.0.0.1"),
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL,
      "no keys: every client that reaches the address may do everything", AT(insecure)},
     {0}};
