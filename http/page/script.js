@@ -86,6 +86,8 @@ function ms_text(ms) {
 
 let skew_ms = 0;        // the broker's clock, less this one
 const age_ms = at => Math.max(0, Date.now() + skew_ms - Date.parse(at));
+/* A text with `commands` in it. */
+const with_code = text => text.split('`').map((part, i) => i % 2 ? h('code', {}, part) : part);
 const ago = at => at ? (age_ms(at) < 1000 ? 'now' : `${ms_text(Math.floor(age_ms(at) / 1000) * 1000)} ago`) : '–';
 const clock = at => new Date(at).toLocaleTimeString('en-GB');
 const ref = (name, version) => `#/versions/${encodeURIComponent(name)}@${version}`;
@@ -434,7 +436,7 @@ function tiles(body) {
   const tile = (title, value, more, state) =>
     h('div', {class: `tile ${state || ''}`, key: title}, h('dt', {}, title), h('dd', {}, value, h('small', {}, more ? ` ${more}` : '')));
   return h('dl', {class: 'tiles'},
-    tile('Adapters', count.adapters.toLocaleString('en'), `${count.versions.toLocaleString('en')} versions`),
+    tile('Adapters', count.adapters.toLocaleString('en'), count_of(count.versions, 'version')),
     tile('Workers ready', count.workers_ready.toLocaleString('en'), `${current.toLocaleString('en')} current`),
     tile('Workers lost', count.workers_lost.toLocaleString('en'), '', count.workers_lost ? 'bad' : ''),
     tile('Greatest lag', lag.toLocaleString('en'), lag === 1 ? 'version' : 'versions', lag ? 'warn' : ''),
@@ -536,7 +538,7 @@ function view_adapter(name) {
     {id: 'size', title: 'Size', class: 'num wide', by: v => v.data_bytes, cell: v => bytes_text(v.data_bytes)},
     {id: 'holders', title: 'Holders', class: 'num wide', by: v => v.holder_count, cell: v => String(v.holder_count)},
     {id: 'serving', title: 'Serve it', class: 'num wide', by: v => v.active_count, cell: v => String(v.active_count)},
-    {id: 'note', title: 'Note', cell: v => v.reason?.message || v.note || v.digest},
+    {id: 'note', title: 'Note, or tag', cell: v => v.reason?.message || v.note || v.tag},
   ];
   return [h('div', {class: 'head', key: 'head'}, heading(name), badges(a), h('span', {class: 'grow'}),
       h('span', {class: 'soft'}, current_text(a)), lag_pill(a), h('a', {href: '#/workers', 'data-filter': name}, 'Workers')),
@@ -628,7 +630,7 @@ function reason_panel(v) {
   return h('section', {class: `panel why ${e ? '' : 'note'}`, 'aria-label': e ? `Why it ${v.state === 'lost' ? 'is lost' : 'failed'}` : 'Note', key: 'why'},
     h('h2', {}, e ? e.message : v.note || `${v.unfinished.worker} does not serve it yet: ${v.unfinished.phase}, ${ms_text(v.unfinished.ms)}`),
     e && h('dl', {}, row('code', e.code), row('where', where), row('expected', e.expected), row('found', e.found),
-      row('what to do', e.hint), late.slice(0, 5).map(m => row(`missing ${m.worker}`, m.message || m.code || `in phase ${m.phase || 'announce'}`)),
+      row('what to do', e.hint && with_code(e.hint)), late.slice(0, 5).map(m => row(`missing ${m.worker}`, m.message || m.code || `in phase ${m.phase || 'announce'}`)),
       late.length > 5 && row('missing', `and ${late.length - 5} more`)));
 }
 
@@ -661,8 +663,8 @@ function view_version(name, number) {
       h('a', {href: `#/adapters/${encodeURIComponent(name)}`}, `all of ${name}`),
       a?.newest?.version > v.version ? h('a', {href: ref(name, v.version + 1)}, `v${v.version + 1} →`) : null),
     reason_panel(v), progress_panel(v),
-    h('div', {class: 'head', key: 'filter'}, filter_box('tree', 'Filter workers'),
-      h('div', {class: 'legend narrow'}, PHASES.map(p => h('span', {}, h('i', {class: `p-${p}`}), p)))),
+    v.workers.length ? h('div', {class: 'head', key: 'filter'}, filter_box('tree', 'Filter workers'),
+      h('div', {class: 'legend narrow'}, PHASES.map(p => h('span', {}, h('i', {class: `p-${p}`}), p)))) : null,
     v.workers.length ? table('tree', `Who fetched ${title} from whom`, tree_columns(v), list, r => r.key)
                      : h('p', {class: 'empty', key: 'none'}, 'No worker has any of its bytes.')];
 }
@@ -700,7 +702,7 @@ const WORKER_COLUMNS = [
   }},
   {id: 'in', title: 'Fetched', class: 'num wide', by: r => r.w.counters.bytes_in, cell: r => bytes_text(r.w.counters.bytes_in)},
   {id: 'out', title: 'Served', class: 'num wide', by: r => r.w.counters.bytes_out, cell: r => bytes_text(r.w.counters.bytes_out)},
-  {id: 'heard', title: 'Heard', class: 'num wide', by: r => r.w.heartbeat_age_ms, cell: r => `${ms_text(Math.round(r.w.heartbeat_age_ms / 100) * 100)} ago`},
+  {id: 'heard', title: 'Silent', class: 'num wide', by: r => r.w.heartbeat_age_ms, cell: r => ms_text(Math.round(r.w.heartbeat_age_ms / 100) * 100)},
 ];
 
 function view_workers() {
@@ -760,7 +762,7 @@ function route() {
 }
 
 function notices() {
-  const away = `The broker ${link.why}. What is shown is from ${clock(link.since)}, ${ms_text(Math.floor((Date.now() - link.since) / 1000) * 1000)} ago. The page tries again every second.`;
+  const away = `The broker ${link.why}. What is shown is from before ${clock(link.since)}. The page tries again every second.`;
   const list = [];
   if (link.state === 'lost') list.push(h('p', {class: 'notice bad', key: 'lost'}, h('strong', {}, 'Lost the broker. '), away));
   if (link.back && Date.now() - link.back.at < 10000)
