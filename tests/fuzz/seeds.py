@@ -306,7 +306,8 @@ def stories():
 
 def requests_over_http():
     for name, target in (("livez", "/livez"), ("readyz", "/readyz"), ("metrics", "/metrics"),
-                         ("page", "/"), ("script", "/page/script.js"), ("after", "/api/v1/versions/policy?after=7"),
+                         ("page", "/"), ("script", "/page/script.js"),
+                         ("after", "/api/v1/versions/policy?after=7"),
                          ("status", "/api/v1/status"),
                          ("tag", "/api/v1/versions/policy@3:3f9a1c20d4e1"),
                          ("escaped", "/api/v1/workers/%77%31"),
