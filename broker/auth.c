@@ -104,6 +104,13 @@ static bool take_roles(auth_key_t *k)
     return true;
 }
 
+static bool gives_admin(const auth_key_t *k)
+{
+    for (uint32_t i = 0; i < k->grant_count; i++)
+        if (k->grants[i].role == AUTH_ADMIN) return true;
+    return false;
+}
+
 static int new_key(const record_t *r, auth_key_t **ret_key)
 {
     auth_key_t *k = calloc(1, sizeof *k);
@@ -112,8 +119,11 @@ static int new_key(const record_t *r, auth_key_t **ret_key)
     k->grants = calloc(LIMIT_ROLES, sizeof *k->grants);
     k->added_ms = r->at_ms;
     k->revoked_ms = r->revoked_ms;
+    k->invitation = (invitation_t){.uses = r->uses, .used = r->used, .ends_ms = r->ends_ms};
     int rc = k->roles && k->grants ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
     if (!rc && (!is_key_text(r->public_key) || !name_is_valid(r->name) || !take_roles(k)))
+        rc = HEDDLE_ERR_INTERNAL;
+    if (!rc && (r->used > r->uses || r->uses > LIMIT_INVITATION_USES || (r->uses && gives_admin(k))))
         rc = HEDDLE_ERR_INTERNAL;
     if (rc) {
         free_key(k);
@@ -135,6 +145,8 @@ int auth_apply(auth_t *a, const record_t *r)
     }
     int rc = new_key(r, &k);
     if (rc) return rc;
+    const auth_key_t *former = auth_key(a, k->public_key);
+    if (former) k->invitation.busy_us = former->invitation.busy_us;
     drop_key(a, k->public_key);
     HASH_ADD_STR(a->keys, public_key, k);
     if (!k->unfit) return HEDDLE_OK;
@@ -176,7 +188,7 @@ static const struct {
     const char *op, *what;
 } ADMINS[] = {{"activate", "activate versions"}, {"rollback", "roll back"}, {"resume", "end a hold"},
               {"forget", "forget adapters"},     {"keys", "list keys"},     {"key_add", "add keys"},
-              {"key_revoke", "revoke keys"}};
+              {"key_revoke", "revoke keys"},     {"invite", "invite"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 
 /* The error says which role is missing and which roles the key has, because the operator who reads it has
@@ -207,8 +219,10 @@ static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const cha
 void auth_write_add(const auth_key_t *k, const char *public_key, char ret_command[AUTH_COMMAND])
 {
     size_t used, roles_at;
-    text_printf(ret_command, AUTH_COMMAND, "heddle keys add '%s'%s%s", public_key, k ? " --name " : "",
-                k ? k->name : "");
+    bool invites = auth_is_invitation(k); /* its own key is never added: another invitation is made */
+    text_printf(ret_command, AUTH_COMMAND, "heddle %s%s%s%s%s", invites ? "invite" : "keys add '",
+                invites ? "" : public_key, invites ? "" : "'", k && !invites ? " --name " : "",
+                k && !invites ? k->name : "");
     used = roles_at = strlen(ret_command);
     for (const char *at = k ? k->roles : ""; *at && used < AUTH_COMMAND - 1; at += strspn(at, ",")) {
         size_t n = strcspn(at, ",");
@@ -220,10 +234,25 @@ void auth_write_add(const auth_key_t *k, const char *public_key, char ret_comman
     if (!is_whole) text_printf(ret_command + roles_at, AUTH_COMMAND - roles_at, " --role ROLE");
 }
 
+/* All that an invitation may say: HELLO, and that one question. */
+static int check_invitation(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
+{
+    bool is_hello = m->type == MSG_HELLO && m->hello.role == ROLE_ADMIN;
+    bool is_enter = m->type == MSG_QUERY && !strcmp(m->query.op, "enter");
+    if (is_hello || is_enter || m->type == MSG_PING) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_DENIED, "the key %s is the invitation %s, and enters keys alone",
+                        k->public_key, k->name);
+    error_expected(error, "HELLO of an admin, or the question enter");
+    error_found(error, "%s", msg_name((int)m->type));
+    error_hint(error, "give the whole join string as opts.join or HEDDLE_JOIN");
+    return rc;
+}
+
 /* Each message is checked by itself, because a connection may name any adapter in each. */
 int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
+    if (auth_is_invitation(k)) return check_invitation(k, m, error);
     switch (m->type) {
     case MSG_HELLO: /* any key may read */
         if (m->hello.role == ROLE_WORKER) rc = need(k, m, AUTH_WORKER, NULL, error);
@@ -246,6 +275,8 @@ int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
     case MSG_QUERY:
         for (int i = 0; i < ADMIN_COUNT; i++)
             if (!strcmp(m->query.op, ADMINS[i].op)) return need(k, m, AUTH_ADMIN, NULL, error);
+        if (!strcmp(m->query.op, "enter"))
+            return error_fail(error, HEDDLE_ERR_DENIED, "the key %s is not an invitation", k->name);
         return strcmp(m->query.op, "pull") ? HEDDLE_OK : need(k, m, AUTH_WORKER, m->query.name, error);
     default: return HEDDLE_OK; /* of a session, which its token ties to the connection, or of no effect */
     }
@@ -302,6 +333,14 @@ static int refuse_conflict(const auth_key_t *k, const char *what, const char *hi
     return rc;
 }
 
+/* When the key lost its last use: revoked, or of an invitation used up or ended; 0: it has not. */
+static uint64_t over_ms(const auth_key_t *k, instant_t now)
+{
+    if (k->revoked_ms || !auth_is_invitation(k)) return k->revoked_ms;
+    invitation_state_t state = invitation_state(&k->invitation, now.wall_ms);
+    return state == INVITATION_ENDED ? k->invitation.ends_ms : state == INVITATION_USED_UP ? k->added_ms : 0;
+}
+
 /* Where the table is full, the key that was revoked first is dropped for the new one. */
 static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error_t *error)
 {
@@ -310,9 +349,10 @@ static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error
     for (const auth_key_t *k = a->keys; k; k = k->hh.next) {
         /* Revoked admin keys are dropped last.  --admin-key may still name such a key, and adds it again
          * unless its row says that it was revoked. */
-        if (!k->revoked_ms) continue;
+        if (!over_ms(k, now)) continue;
         bool is_admin = auth_is_admin(k), than_admin = first && auth_is_admin(first);
-        bool is_sooner = !first || (is_admin == than_admin ? k->revoked_ms < first->revoked_ms : than_admin);
+        bool is_sooner =
+            !first || (is_admin == than_admin ? over_ms(k, now) < over_ms(first, now) : than_admin);
         if (is_sooner) first = k;
     }
     record_t *r = first ? outbox_record(out, RECORD_KEY_DROP, "", now) : NULL;
@@ -338,17 +378,23 @@ static record_t *record_key(outbox_t *out, const char *key, const char *name, co
     return r;
 }
 
+/* "key-" and the first letters and digits of the key. */
+static void name_of_key(const char *prefix, const char *public_key, char ret_name[HEDDLE_NAME_MAX + 1])
+{
+    text_printf(ret_name, HEDDLE_NAME_MAX + 1, "%s", prefix);
+    size_t n = strlen(ret_name), end = n + 8;
+    for (const char *c = public_key; *c && n < end; c++)
+        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z'))
+            ret_name[n++] = *c;
+    ret_name[n] = 0;
+}
+
 /* A key that was revoked is called what it was before, unless another one has taken the name. */
 static void write_name(const auth_t *a, const key_ask_t *ask, const auth_key_t *known,
                        char ret_name[HEDDLE_NAME_MAX + 1])
 {
     bool is_free = known && !auth_is_live(auth_named(a, known->name));
-    size_t n = 4;
-    text_printf(ret_name, HEDDLE_NAME_MAX + 1, "key-");
-    for (const char *c = ask->public_key; *c && n < 12; c++)
-        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z'))
-            ret_name[n++] = *c;
-    ret_name[n] = 0;
+    name_of_key("key-", ask->public_key, ret_name);
     if (ask->name[0]) text_printf(ret_name, HEDDLE_NAME_MAX + 1, "%s", ask->name);
     else if (is_free) text_printf(ret_name, HEDDLE_NAME_MAX + 1, "%s", known->name);
 }
@@ -366,6 +412,9 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     if (!rc && ask->name[0]) rc = name_check("key", ask->name, error);
     if (rc) return rc;
     const auth_key_t *known = auth_key(a, ask->public_key), *live = auth_is_live(known) ? known : NULL;
+    if (auth_is_invitation(known))
+        return error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "this key is that of the invitation %s",
+                          known->name);
     write_name(a, ask, known, name);
     const auth_key_t *other = auth_named(a, name);
     rc = check_and_join_roles(ask, live, &roles, error);
@@ -387,6 +436,109 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
         if (r && live) r->at_ms = live->added_ms;
     }
     buf_fini(&roles);
+    return rc;
+}
+
+/* ---- inviting ---- */
+
+enum {
+    INVITATION_NAME_MAX = HEDDLE_NAME_MAX - 5
+}; /* the keys that it enters are called NAME-1 to NAME-1000 */
+
+/* It is added as every other key, and the record gets the bounds. */
+int auth_decide_invite(const auth_t *a, const key_ask_t *ask, uint64_t uses, uint64_t ttl_ms, instant_t now,
+                       outbox_t *out, heddle_error_t *error)
+{
+    char name[HEDDLE_NAME_MAX + 1];
+    bool changed;
+    int rc = HEDDLE_OK;
+    if (!uses || uses > LIMIT_INVITATION_USES || !ttl_ms) {
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "an invitation without %s", ttl_ms ? "uses" : "a time");
+        error_expected(error, "1 to %u uses, and a time above 0", LIMIT_INVITATION_USES);
+        error_found(error, "%llu uses, %llu ms", (unsigned long long)uses, (unsigned long long)ttl_ms);
+        return rc;
+    }
+    for (uint32_t i = 0; i < ask->role_count; i++)
+        if (!strcmp(ask->roles[i], "admin")) {
+            rc = error_fail(error, HEDDLE_ERR_USAGE, "an invitation does not give the role admin");
+            error_expected(error, "reader, publisher:ADAPTER or worker:ADAPTER");
+            error_hint(error, "add an admin by its key: `heddle keys add KEY --role admin`");
+            return rc;
+        }
+    if (strlen(ask->name) > INVITATION_NAME_MAX) {
+        rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "an invitation's name has at most %u characters",
+                        INVITATION_NAME_MAX);
+        error_found(error, "%zu", strlen(ask->name));
+        return rc;
+    }
+    if (auth_key(a, ask->public_key))
+        return error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "this key is in the table");
+    key_ask_t named = *ask;
+    name_of_key("invite-", ask->public_key, name);
+    if (!ask->name[0]) named.name = name;
+    rc = auth_decide_add(a, &named, now, out, &changed, error);
+    if (rc) return rc;
+    record_t *r = &out->records[out->record_count - 1];
+    r->name = outbox_text(out, named.name);
+    r->uses = uses;
+    r->ends_ms = now.wall_ms + ttl_ms;
+    return HEDDLE_OK;
+}
+
+/* The roles that the invitation gives, one by one; the texts are cut out of `text`. */
+static uint32_t split_roles(char *text, const char *ret_roles[LIMIT_ROLES])
+{
+    uint32_t count = 0;
+    for (char *one; count < LIMIT_ROLES && (one = strsep(&text, ","));) ret_roles[count++] = one;
+    return count;
+}
+
+/* The name of the entered key tells who gave it its roles, and no other process chooses it. */
+static int enter(const auth_t *a, const auth_key_t *invitation, const key_ask_t *asked, instant_t now,
+                 outbox_t *out, bool *ret_changed, heddle_error_t *error)
+{
+    char name[HEDDLE_NAME_MAX + 1];
+    key_ask_t ask = *asked;
+    uint64_t used = invitation->invitation.used + 1;
+    text_printf(name, sizeof name, "%s-%llu", invitation->name, (unsigned long long)used);
+    bool is_free = !auth_key(a, ask.public_key) && !auth_is_live(auth_named(a, name));
+    ask.name = is_free ? name : "";
+    int rc = auth_decide_add(a, &ask, now, out, ret_changed, error);
+    if (rc || !*ret_changed) return rc;
+    record_t *r = record_key(out, invitation->public_key, invitation->name, invitation->roles, now, error);
+    if (!r) return HEDDLE_ERR_LIMIT;
+    r->at_ms = invitation->added_ms;
+    r->uses = invitation->invitation.uses;
+    r->used = used;
+    r->ends_ms = invitation->invitation.ends_ms;
+    return HEDDLE_OK;
+}
+
+int auth_decide_enter(auth_t *a, const auth_key_t *invitation, const char *public_key, instant_t now,
+                      outbox_t *out, bool *ret_changed, uint64_t *ret_retry_ms, heddle_error_t *error)
+{
+    const char *roles[LIMIT_ROLES];
+    const auth_key_t *known = auth_key(a, public_key);
+    auth_key_t *own = NULL;
+    HASH_FIND_STR(a->keys, invitation->public_key, own);
+    char *text = own ? strdup(own->roles) : NULL;
+    *ret_retry_ms = 0;
+    if (!text) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the roles of a key");
+    key_ask_t ask = {.public_key = public_key, .name = "", .roles = roles};
+    ask.role_count = split_roles(text, roles);
+    bool is_in = auth_is_live(known) && !auth_is_invitation(known);
+    for (uint32_t i = 0; i < ask.role_count && is_in; i++) is_in = has_role(known, roles[i]);
+    int rc = invitation_decide(&own->invitation, own->name, is_in, now, ret_retry_ms, error);
+    /* A revocation is an admin's decision about this key, and a string that is still good does not undo
+     * it. */
+    if (!rc && known && known->revoked_ms && !auth_is_invitation(known)) {
+        rc = error_fail(error, HEDDLE_ERR_DENIED, "the key %s was revoked, and no invitation enters it again",
+                        known->name);
+        error_found(error, "%s", public_key);
+        error_hint(error, "`heddle keys add '%s' --role ROLE` admits it again", public_key);
+    }
+    if (!rc) rc = enter(a, own, &ask, now, out, ret_changed, error);
+    free(text);
     return rc;
 }
 
@@ -420,6 +572,9 @@ int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, 
     record_t *r = record_key(out, k->public_key, k->name, k->roles, now, error);
     if (!r) return HEDDLE_ERR_LIMIT;
     r->at_ms = k->added_ms;
+    r->uses = k->invitation.uses;
+    r->used = k->invitation.used;
+    r->ends_ms = k->invitation.ends_ms;
     r->revoked_ms = now.wall_ms ? now.wall_ms : 1;
     return HEDDLE_OK;
 }

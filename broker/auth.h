@@ -5,12 +5,13 @@
  *
  * A key's roles only grow while it lives: what a session was let do at its beginning, it may do to its
  * end or to the revocation. Revoked keys are remembered until LIMIT_KEYS need the place; forgotten is
- * as good as revoked. decide makes records for the outbox, apply takes them in, also those of the store
- * at start.  One thread. */
+ * as good as revoked.  A key may be an invitation (broker/invitation.h): it has roles to give and none
+ * itself, and enters other keys.  decide makes records for the outbox, apply takes them in, also those of
+ * the store at start.  One thread. */
 #ifndef BROKER_AUTH_H
 #define BROKER_AUTH_H
 
-#include "broker/outbox.h"
+#include "broker/invitation.h"
 #include <heddle/keys.h>
 #include <uthash.h>
 
@@ -27,6 +28,7 @@ typedef struct auth_key {
     grant_t *grants;
     uint32_t grant_count;
     uint64_t added_ms, revoked_ms; /* wall clock; revoked_ms 0: live */
+    invitation_t invitation;       /* uses 0: it is none */
     bool unfit;                    /* memory ran out while it was added */
     UT_hash_handle hh;
 } auth_key_t;
@@ -42,6 +44,7 @@ const auth_key_t *auth_key(const auth_t *a, const char *public_key);
 /* By public key, else the live one of that name, else the one revoked last. */
 const auth_key_t *auth_named(const auth_t *a, const char *key_or_name);
 static inline bool auth_is_live(const auth_key_t *k) { return k && !k->revoked_ms; }
+static inline bool auth_is_invitation(const auth_key_t *k) { return k && k->invitation.uses; }
 bool auth_is_admin(const auth_key_t *k);
 /* Live ones with the role admin. */
 uint32_t auth_admin_count(const auth_t *a);
@@ -67,6 +70,15 @@ typedef struct {
  * live key's. */
 int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
                     heddle_error_t *error);
+/* A new key that is an invitation: it gives the roles of `ask`, never admin, to `uses` keys within `ttl_ms`.
+ * USAGE, BAD_NAME, LIMIT · REQUEST_CONFLICT: the key or the name is there. */
+int auth_decide_invite(const auth_t *a, const key_ask_t *ask, uint64_t uses, uint64_t ttl_ms, instant_t now,
+                       outbox_t *out, heddle_error_t *error);
+/* The key gets the roles that it lacks of the invitation, which is one use of it; *ret_changed false: it
+ * lacks none, and no use is counted.  UNAVAILABLE: again in *ret_retry_ms · DENIED: used up, ended, or the
+ * key was revoked · USAGE, LIMIT. */
+int auth_decide_enter(auth_t *a, const auth_key_t *invitation, const char *public_key, instant_t now,
+                      outbox_t *out, bool *ret_changed, uint64_t *ret_retry_ms, heddle_error_t *error);
 /* *ret_changed false: it was revoked before.  NOT_FOUND · DENIED: the last admin. */
 int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, outbox_t *out,
                        const auth_key_t **ret_key, bool *ret_changed, heddle_error_t *error);

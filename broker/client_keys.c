@@ -107,16 +107,22 @@ void keys_apply(broker_t *b, const record_t *rec, instant_t now)
     strangers_forget(&b->refused, rec->public_key);
     bool is_asked_for = b->txn.kind == TXN_KEY; /* at a start the ready line tells of them */
     if (is_asked_for) {
-        event_type_t type = rec->revoked_ms ? EVENT_KEY_REVOKED : EVENT_KEY_ADDED;
+        event_type_t type = rec->revoked_ms ? EVENT_KEY_REVOKED
+                            : !rec->uses    ? EVENT_KEY_ADDED
+                            : rec->used     ? EVENT_INVITATION_USED
+                                            : EVENT_INVITATION_MADE;
         event_row_t *e = events_add(&b->events, type, NULL, 0, NULL, now);
-        events_message(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
+        if (rec->uses)
+            events_message(e, HEDDLE_OK, "%.60s: %.60s, used %llu of %llu", key->name, key->roles,
+                           (unsigned long long)rec->used, (unsigned long long)rec->uses);
+        else events_message(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
     }
     if (rec->revoked_ms) b->txn.ended_sessions = end_sessions(b, key, now);
 }
 
 /* ---- questions ---- */
 
-void keys_answer(broker_t *b, const txn_t *txn)
+void keys_answer(broker_t *b, const txn_t *txn, instant_t now)
 {
     heddle_error_t error;
     json_t *body = NULL;
@@ -124,7 +130,7 @@ void keys_answer(broker_t *b, const txn_t *txn)
     key_change_t change = {.has_changed = txn->has_changed,
                            .kept_roles = txn->kept_roles,
                            .ended_sessions = txn->ended_sessions};
-    if (answer_key(key, &change, &body, &error)) broker_refuse_asker(b, &txn->asker, &error, 0);
+    if (answer_key(key, &change, now, &body, &error)) broker_refuse_asker(b, &txn->asker, &error, 0);
     else query_answer(b, txn->asker.peer, txn->asker.req, body);
     json_decref(body);
 }
@@ -134,8 +140,9 @@ bool on_keys(const call_t *c)
     heddle_error_t error;
     const char *op = c->m->query.op;
     bool is_add = !strcmp(op, "key_add"), is_revoke = !strcmp(op, "key_revoke"),
-         is_list = !strcmp(op, "keys");
-    if (!is_add && !is_revoke && (!is_list || c->b->io.key)) return false;
+         is_invite = !strcmp(op, "invite"), is_enter = !strcmp(op, "enter"), is_list = !strcmp(op, "keys");
+    bool is_change = is_add || is_revoke || is_invite || is_enter;
+    if (!is_change && (!is_list || c->b->io.key)) return false;
     if (!c->b->io.key) {
         error_fail(&error, HEDDLE_ERR_DENIED,
                    "this broker runs without keys: every client that reaches it may do everything");
@@ -151,16 +158,25 @@ bool on_keys(const call_t *c)
                          .name = q->name,
                          .roles = q->roles,
                          .role_count = q->role_count};
-        const auth_key_t *known = is_add ? auth_key(&c->b->auth, q->key) : NULL;
+        const auth_key_t *known = is_add || is_enter ? auth_key(&c->b->auth, q->key) : NULL;
         if (auth_is_live(known)) txn.kept_roles = known->grant_count;
-        int rc = is_add ? auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn.has_changed, &error)
-                        : auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out,
-                                             &key, &txn.has_changed, &error);
+        uint64_t retry_ms = 0;
+        int rc;
+        if (is_add) rc = auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn.has_changed, &error);
+        else if (is_enter)
+            rc = auth_decide_enter(&c->b->auth, c->key, q->key, c->now, c->b->out, &txn.has_changed,
+                                   &retry_ms, &error);
+        else if (is_invite) {
+            rc = auth_decide_invite(&c->b->auth, &ask, q->uses, q->ttl_ms, c->now, c->b->out, &error);
+            txn.has_changed = !rc;
+        } else
+            rc = auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out, &key,
+                                    &txn.has_changed, &error);
         if (!rc) error_text(txn.key, sizeof txn.key, key ? key->public_key : q->key);
         /* A key that was revoked before may still have a session, if the broker ended between the record and
          * the end of that session. */
         if (!rc && key && !txn.has_changed) txn.ended_sessions = end_sessions(c->b, key, c->now);
-        if (rc) broker_refuse(c, &error, 0);
+        if (rc) broker_refuse(c, &error, retry_ms);
         else txn_commit(c->b, &txn, c->now, &error);
     }
     return true;

@@ -16,6 +16,6 @@ bool on_keys(const call_t *c); /* false: the question is for a page, or not abou
 /* A KEY record was applied. */
 void keys_apply(broker_t *b, const record_t *rec, instant_t now);
 /* The answer to the question that the transaction was for. */
-void keys_answer(broker_t *b, const txn_t *txn);
+void keys_answer(broker_t *b, const txn_t *txn, instant_t now);
 
 #endif

@@ -23,6 +23,7 @@
     X(SOURCE_BAD, "source.bad") X(SOURCE_SLOW, "source.slow")                                   \
     X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")         \
     X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")                                     \
+    X(INVITATION_MADE, "invitation.made") X(INVITATION_USED, "invitation.used")                 \
     X(ADAPTER_FORGOTTEN, "adapter.forgotten") X(STORE_REFUSED, "store.refused")                 \
     X(STORE_RECOVERED, "store.recovered") X(VERIFY_FAILED, "verify.failed")
 /* clang-format on */

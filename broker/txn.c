@@ -126,7 +126,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         is_refused = false;
         break;
     case TXN_KEY:
-        if (!rc) keys_answer(b, t);
+        if (!rc) keys_answer(b, t, now);
         break;
     case TXN_NUMBERS:
         if (!rc) {

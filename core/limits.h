@@ -69,11 +69,12 @@
 #define LIMIT_EVENTS 10000u         /* kept by a broker */
 #endif
 #define LIMIT_PEERS 65536u
-#define LIMIT_ADAPTERS 16384u     /* at one broker, without those of which only numbers are left */
-#define LIMIT_ADAPTER_ROWS 65536u /* with them: a number is never given twice */
-#define LIMIT_KEYS 1024u          /* in a broker's table, revoked ones too */
-#define LIMIT_ROLES 32u           /* of one key */
-#define LIMIT_HISTORY 1024u       /* ended versions of an adapter that a broker remembers */
+#define LIMIT_ADAPTERS 16384u       /* at one broker, without those of which only numbers are left */
+#define LIMIT_ADAPTER_ROWS 65536u   /* with them: a number is never given twice */
+#define LIMIT_KEYS 1024u            /* in a broker's table, revoked ones too */
+#define LIMIT_ROLES 32u             /* of one key */
+#define LIMIT_INVITATION_USES 1000u /* keys that one invitation enters: fewer than a table has room for */
+#define LIMIT_HISTORY 1024u         /* ended versions of an adapter that a broker remembers */
 #define LIMIT_QUEUE_FRAMES                                                                                   \
     4096u /* waiting for one connection, each way: a join with 256
            * adapters is answered by a few frames for each */

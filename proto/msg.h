@@ -368,7 +368,7 @@ typedef struct {
 } msg_rollout_t;
 
 /* op: status adapters versions workers events wait activate rollback resume forget pull verify keys
- * key_add key_revoke.  Unused fields are zero. */
+ * key_add key_revoke invite enter.  Unused fields are zero. */
 typedef struct {
     uint64_t req;
     const char *op, *name;          /* name: adapter (or worker for `workers`, "" = all) */
@@ -381,13 +381,14 @@ typedef struct {
     const char **workers;
     uint32_t worker_count;
     const char *by, *expected; /* activate; verify */
-    const char *key;           /* key_add, key_revoke: a public key; "": the one of that
-                                * name */
+    const char *key;           /* key_add, key_revoke, invite, enter: a public key; key_revoke "":
+                                * the one of that name */
     const char **roles;
-    uint32_t role_count;     /* key_add */
+    uint32_t role_count;     /* key_add, invite */
     const char *digest_head; /* of the version, as a tag has it; "": not compared */
     uint64_t place;          /* pull: as in JOIN */
     uint64_t asked_ms;       /* of which deadline_ms is what is left; 0: the same */
+    uint64_t uses, ttl_ms;   /* invite */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
 typedef struct {

@@ -472,6 +472,8 @@ static const field_t QUERY_FIELDS[] = {
     TEXT(msg_query_t, digest_head, LIMIT_WORD_BYTES, OPTIONAL),
     U64(msg_query_t, place, ANY, OPTIONAL),
     U64(msg_query_t, asked_ms, LIMIT_DURATION_MS, OPTIONAL),
+    U64(msg_query_t, uses, LIMIT_INVITATION_USES, OPTIONAL),
+    U64(msg_query_t, ttl_ms, LIMIT_DURATION_MS, OPTIONAL),
 };
 /* The body is a tree of its own (proto/value.h), so that an answer may grow without a new table. */
 static const field_t REPORT_FIELDS[] = {

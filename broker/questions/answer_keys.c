@@ -8,11 +8,19 @@
 #include <string.h>
 
 /* The public key alone is shown.  No secret key is ever in the broker's registry. */
-static json_t *key_part(const auth_key_t *k, uint64_t sessions)
+static json_t *key_part(const auth_key_t *k, uint64_t sessions, instant_t now)
 {
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "name", k->name, "public_key", k->public_key, "roles",
-                     part_words(k->roles), "added_at", part_time(k->added_ms), "revoked_at",
-                     part_time(k->revoked_ms), "session_count", part_count(sessions));
+    const invitation_t *i = &k->invitation;
+    const char *state = k->revoked_ms ? "revoked" : invitation_state_name(invitation_state(i, now.wall_ms));
+    json_t *invitation =
+        auth_is_invitation(k)
+            ? json_pack("{s:s, s:o, s:o, s:o}", "state", state, "use_count", part_count(i->uses),
+                        "used_count", part_count(i->used), "ends_at", part_time(i->ends_ms))
+            : json_null();
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", k->name, "public_key", k->public_key,
+                     "roles", part_words(k->roles), "added_at", part_time(k->added_ms), "revoked_at",
+                     part_time(k->revoked_ms), "session_count", part_count(sessions), "invitation",
+                     invitation);
 }
 
 static int by_name(const void *a, const void *b)
@@ -42,7 +50,7 @@ int answer_keys(const answer_view_t *b, const msg_query_t *q, answer_page_t *pag
     for (; ok && i < key_count; i++) {
         uint64_t count = 0;
         for (size_t n = 0; n < session_count; n++) count += sessions[n] == keys[i];
-        if (!rows_add(&rows, key_part(keys[i], count))) break;
+        if (!rows_add(&rows, key_part(keys[i], count, b->now))) break;
     }
     free(sessions);
     free(keys);
@@ -56,13 +64,14 @@ int answer_keys(const answer_view_t *b, const msg_query_t *q, answer_page_t *pag
     return part_no_memory(error);
 }
 
-int answer_key(const auth_key_t *k, const key_change_t *change, json_t **ret_body, heddle_error_t *error)
+int answer_key(const auth_key_t *k, const key_change_t *change, instant_t now, json_t **ret_body,
+               heddle_error_t *error)
 {
     json_t *added = k->revoked_ms ? json_array() : part_words(k->roles);
     for (uint32_t i = 0; i < change->kept_roles; i++) json_array_remove(added, 0);
     *ret_body = part_body("keys", true,
                           json_pack("{s:b, s:o, s:o, s:o}", "changed", (int)change->has_changed, "key",
-                                    key_part(k, 0), "added_roles", added, "session_count",
+                                    key_part(k, 0, now), "added_roles", added, "session_count",
                                     part_count(change->ended_sessions)));
     return *ret_body ? HEDDLE_OK : part_no_memory(error);
 }

@@ -13,7 +13,8 @@ typedef struct {
     uint64_t ended_sessions;
 } key_change_t;
 /* What became of a key.  On OK the caller owns *ret_body.  NO_MEMORY. */
-int answer_key(const auth_key_t *key, const key_change_t *change, json_t **ret_body, heddle_error_t *error);
+int answer_key(const auth_key_t *key, const key_change_t *change, instant_t now, json_t **ret_body,
+               heddle_error_t *error);
 /* An adapter is forgotten, or (is_trial) would be.  On OK the caller owns *ret_body.  NO_MEMORY. */
 int answer_forget(const adapter_row_t *a, bool is_trial, json_t **ret_body, heddle_error_t *error);
 

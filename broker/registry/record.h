@@ -106,6 +106,7 @@ typedef struct record {
     /* KEY */
     const char *public_key, *name, *roles; /* roles: comma-separated */
     uint64_t revoked_ms;                   /* 0: live */
+    uint64_t uses, used, ends_ms;          /* of an invitation; uses 0: it is none */
 } record_t;
 
 #endif

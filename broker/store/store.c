@@ -57,18 +57,23 @@ static const char SCHEMA[] =
 
 /* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of
  * schemas 1 and 2: the deadline that was asked for.  Of schemas 1 to 3: the workers that a decision is for,
- * all of them at that time.  In schemas 1 to 6 payload_bytes has another name. */
+ * all of them at that time.  In schemas 1 to 6 payload_bytes has another name.  Of schemas 2 to 7: that a key
+ * is an invitation. */
 static const char SCOPED[] = "ALTER TABLE decisions ADD COLUMN scope INTEGER NOT NULL DEFAULT 0";
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LOSABLE[] = "ALTER TABLE versions ADD COLUMN lost_at INTEGER;"
                               "ALTER TABLE versions ADD COLUMN lost_why TEXT";
 static const char RENAMED[] = "ALTER TABLE versions RENAME COLUMN region_bytes TO payload_bytes";
 static const char STAGEABLE[] = "ALTER TABLE versions ADD COLUMN staged_at INTEGER";
+static const char INVITING[] = "ALTER TABLE keys ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE keys ADD COLUMN used INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE keys ADD COLUMN ends_at INTEGER NOT NULL DEFAULT 0";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
     "CREATE TABLE IF NOT EXISTS keys ("
     " public_key TEXT PRIMARY KEY, name TEXT NOT NULL, roles TEXT NOT NULL, added_at INTEGER NOT NULL,"
-    " revoked_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    " revoked_at INTEGER NOT NULL, uses INTEGER NOT NULL DEFAULT 0, used INTEGER NOT NULL DEFAULT 0,"
+    " ends_at INTEGER NOT NULL DEFAULT 0) STRICT, WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS workers ("
     " name TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, joined_at INTEGER NOT NULL,"
     " serves TEXT NOT NULL) STRICT, WITHOUT ROWID;"
@@ -159,9 +164,11 @@ static const char *const SQL[SQL_COUNT] = {
     [FORGET_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at)"
                       " VALUES (?, 0, '', '', 0, zeroblob(16), 0)",
     [PUT_KEY] =
-        "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at) VALUES (?,?,?,?,?)",
+        "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at, uses, used, ends_at)"
+        " VALUES (?,?,?,?,?,?,?,?)",
     [DROP_KEY] = "DELETE FROM keys WHERE public_key = ?",
-    [ALL_KEYS] = "SELECT public_key, name, roles, added_at, revoked_at FROM keys ORDER BY public_key",
+    [ALL_KEYS] = "SELECT public_key, name, roles, added_at, revoked_at, uses, used, ends_at FROM keys"
+                 " ORDER BY public_key",
     [ALL_META] = "SELECT epoch, cluster FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
     [ALL_VERSIONS] = "SELECT " ROW_VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
@@ -554,6 +561,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
 static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
     int64_t has_asked = 0, has_scope = 0, has_loss = 0, has_staged = 0, has_payload = 0;
+    int64_t lacks_uses = 0;
     int code = sqlite3_exec(
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
@@ -575,6 +583,12 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
         code =
             ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'payload_bytes'",
                        &has_payload);
+    if (!code) /* no row: there is no table yet */
+        code = ask_number(s,
+                          "SELECT count(*) = 1 FROM pragma_table_info('keys') WHERE name IN ('public_key', "
+                          "'uses')",
+                          &lacks_uses);
+    if (!code && lacks_uses) code = sqlite3_exec(s->db, INVITING, NULL, NULL, NULL);
     if (!code && !has_payload) code = sqlite3_exec(s->db, RENAMED, NULL, NULL, NULL);
     if (!code && !has_staged) code = sqlite3_exec(s->db, STAGEABLE, NULL, NULL, NULL);
     if (!code && !has_loss) code = sqlite3_exec(s->db, LOSABLE, NULL, NULL, NULL);

@@ -23,6 +23,8 @@
  *
  *   versions   staged_at of one that is staged and waits for an operator
  *
+ * From schema 8 on a key may be an invitation (uses, used, ends_at).
+ *
  * From schema 7 on versions.payload_bytes is called so; it was region_bytes.
  *
  * From schema 3 a version has the deadline that was asked for; rows of before have 0 there.
@@ -37,7 +39,7 @@
 
 #include "broker/registry/record.h"
 
-#define STORE_SCHEMA 7 /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 8 /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 

@@ -43,7 +43,7 @@ TYPES = {
                            r"writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
                            r"stage\.(started|done|failed)|activate\.(done|failed)|source\.(lost|bad|slow)|"
-                           r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|"
+                           r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|invitation\.(made|used)|"
                            r"store\.(refused|recovered)|verify\.failed|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"
                      "worker_alive|unchanged|step_back|"
@@ -117,8 +117,11 @@ WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "b
           "memory": {"own_bytes": "int?", "held_bytes": "int?"}, "relay_why": "text?",
           "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
+INVITATION = {"state": matching("open|used_up|ended|revoked"), "use_count": "int", "used_count": "int",
+              "ends_at": "at"}
 KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?",
-       "session_count": "int"}
+       "session_count": "int",
+       "invitation": (INVITATION,)}
 WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "int?",
         "phase": matching("staged|active"),
         "need_count": "int", "have_count": "int", "eligible_count": "int", "elapsed_ms": "ms",
@@ -173,6 +176,7 @@ KINDS = {
                                       "hash_ms": "ms?", "code": "code?"}]},
     "keys": {"keys": ["name", KEY]},
     "key": {"changed": "bool", "key": KEY, "added_roles": "texts", "session_count": "int"},
+    "invite": {"join": "text", "addresses": "texts", "loopback": "bool", "key": KEY},
     "keygen": {"public_key": "public_key", "file": "text", "created": "bool"},
     "context": {"file": "text", "in_use": "name?",
                 "contexts": ["name", {"name": "name", "in_use": "bool", "broker": "text",

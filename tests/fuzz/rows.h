@@ -18,7 +18,7 @@ static const record_kind_t KINDS[] = {RECORD_EPOCH,  RECORD_ADAPTER, RECORD_VERS
                                       RECORD_WORKER, RECORD_LOSS,    RECORD_STAGED};
 static const int COLUMNS[] = {[RECORD_EPOCH] = 1,    [RECORD_ADAPTER] = 2, [RECORD_VERSION] = COLUMNS_MAX,
                               [RECORD_DECISION] = 7, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
-                              [RECORD_FLOOR] = 3,    [RECORD_KEY] = 5,     [RECORD_WORKER] = 5,
+                              [RECORD_FLOOR] = 3,    [RECORD_KEY] = 8,     [RECORD_WORKER] = 5,
                               [RECORD_LOSS] = 4,     [RECORD_STAGED] = 3};
 
 static sqlite3_stmt *statement_of(int columns)

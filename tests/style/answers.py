@@ -16,7 +16,8 @@ source.loader.exec_module(schema)
 PARTS = {"error": schema.ERROR, "rollout": schema.ROLLOUT, "missing": schema.MISSING,
          "adapter": schema.ADAPTER, "version": schema.VERSION,
          "copy": schema.COPY, "source": schema.SOURCE, "worker": schema.WORKER,
-         "subscription": schema.SUBSCRIPTION, "key": schema.KEY}
+         "subscription": schema.SUBSCRIPTION, "key": schema.KEY,
+         "invitation": schema.INVITATION}
 KINDS = schema.KINDS
 ONE = {name: spec for name, spec in schema.ONE_VERSION.items() if name not in schema.VERSION}
 SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
@@ -29,7 +30,8 @@ SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
     "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"],
     "Daemons: worker, event": KINDS["worker event"],
 } | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "check", "adapters", "workers",
-                                                   "wait", "forget", "context", "pull", "verify", "keygen")}
+                                                   "wait", "forget", "context", "pull", "verify", "keygen",
+                                                   "invite")}
 PLAIN = {"version_state": "version state", "worker_state": "worker state", "copy_state": "copy state",
          "event_type": "event type", "public_key": "text"}
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| .*\|$", re.M)

@@ -28,9 +28,9 @@ LIBRARIES = {  # header, of a library or of a folder that hides one -> where it 
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }
 PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|strangers)|"
-                  r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|"
+                  r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|invitation|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
-                  r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|"
+                  r"client/(session|entering)|worker/versions|worker/fetch|memory/(rules|rounds)|"
                   r"core/(sized|units|histogram)|transfer/(frame|pace|extents|ring)|"
                   r"http/(asset|request|metrics)|sidecar/http_metrics|cli/(agreement|frame|verdict)|"
                   r"bench/compare)\.[ch]$")

@@ -371,3 +371,144 @@ Test(auth, a_row_that_no_decision_made_is_refused)
     record_t gone = {.kind = RECORD_KEY_DROP, .public_key = key_of(9)};
     cr_assert_eq(auth_apply(&table, &gone), HEDDLE_OK);
 }
+
+/* ---- invitations ---- */
+
+static int invite(unsigned n, const char *name, const char *role, uint64_t uses, uint64_t ttl_ms)
+{
+    const char *roles[] = {role};
+    key_ask_t ask = {.public_key = key_of(n), .name = name, .roles = roles, .role_count = 1};
+    int rc = auth_decide_invite(&table, &ask, uses, ttl_ms, now, &out, &e);
+    if (rc) outbox_clear(&out);
+    else commit();
+    return rc;
+}
+static int enter(unsigned invitation, unsigned n, bool *ret_changed)
+{
+    uint64_t retry_ms;
+    int rc = auth_decide_enter(&table, auth_key(&table, key_of(invitation)), key_of(n), now, &out,
+                               ret_changed, &retry_ms, &e);
+    if (rc) outbox_clear(&out);
+    else commit();
+    return rc;
+}
+
+Test(auth, an_invitation_enters_as_many_keys_as_it_has_uses)
+{
+    bool changed;
+    cr_assert_eq(invite(1, "train", "worker:policy", 2, 60000), HEDDLE_OK, "%s", e.message);
+    cr_assert(!enter(1, 11, &changed) && changed);
+    cr_assert(!enter(1, 12, &changed) && changed);
+    cr_assert_str_eq(auth_key(&table, key_of(11))->name, "train-1");
+    cr_assert_str_eq(auth_key(&table, key_of(12))->name, "train-2");
+    cr_assert_str_eq(auth_key(&table, key_of(12))->roles, "worker:policy");
+    cr_assert_eq(enter(1, 13, &changed), HEDDLE_ERR_DENIED);
+    cr_assert(strstr(e.message, "used up") && !auth_key(&table, key_of(13)));
+    cr_assert_eq(auth_key(&table, key_of(1))->invitation.used, 2);
+}
+
+Test(auth, a_key_that_is_in_uses_no_invitation_up)
+{
+    bool changed;
+    cr_assert_eq(invite(1, "", "worker:policy", 1, 60000), HEDDLE_OK);
+    cr_assert(!strncmp(auth_key(&table, key_of(1))->name, "invite-", 7), "a name of its own");
+    cr_assert(!enter(1, 11, &changed) && changed);
+    for (int i = 0; i < 2; i++) {
+        cr_assert(!enter(1, 11, &changed) && !changed, "asked again: used up, then ended");
+        now.wall_ms += 70000;
+    }
+    cr_assert_eq(enter(1, 12, &changed), HEDDLE_ERR_DENIED);
+    now.wall_ms = 1000;
+}
+
+Test(auth, a_key_keeps_its_roles_when_it_is_invited)
+{
+    bool changed;
+    add(5, "mine", "reader");
+    cr_assert_eq(invite(1, "train", "worker:policy", 1, 60000), HEDDLE_OK);
+    cr_assert(!enter(1, 5, &changed) && changed);
+    cr_assert_str_eq(auth_key(&table, key_of(5))->roles, "reader,worker:policy");
+    cr_assert_str_eq(auth_key(&table, key_of(5))->name, "mine");
+}
+
+Test(auth, no_invitation_undoes_a_revocation)
+{
+    bool changed;
+    add(5, "mine", "worker:policy");
+    cr_assert_eq(revoke("mine", &changed), HEDDLE_OK);
+    cr_assert_eq(invite(1, "train", "worker:policy", 9, 60000), HEDDLE_OK);
+    cr_assert_eq(enter(1, 5, &changed), HEDDLE_ERR_DENIED);
+    cr_assert(strstr(e.message, "was revoked") && !auth_is_live(auth_key(&table, key_of(5))));
+    cr_assert_eq(enter(1, 1, &changed), HEDDLE_ERR_REQUEST_CONFLICT, "nor enters itself");
+    cr_assert_eq(auth_key(&table, key_of(1))->invitation.used, 0);
+}
+
+Test(auth, an_invitation_may_ask_to_enter_and_nothing_else)
+{
+    msg_t m = {.type = MSG_QUERY, .query = {.op = "enter"}};
+    add(9, "boss", "admin");
+    cr_assert_eq(invite(1, "train", "worker:*", 1, 60000), HEDDLE_OK);
+    const auth_key_t *k = auth_key(&table, key_of(1));
+    cr_assert_eq(auth_check(k, &m, &e), HEDDLE_OK);
+    cr_assert_eq(auth_check(auth_key(&table, key_of(9)), &m, &e), HEDDLE_ERR_DENIED,
+                 "not even an admin's key");
+    static const char *const OPS[] = {"status", "pull", "keys", "key_add", "invite", "events", "activate"};
+    for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
+        m.query = (msg_query_t){.op = OPS[i], .name = "policy"};
+        cr_assert_eq(auth_check(k, &m, &e), HEDDLE_ERR_DENIED, "%s", OPS[i]);
+    }
+    for (int type = MSG_HELLO; type <= MSG_PEERS; type++) {
+        m = (msg_t){.type = (msg_type_t)type};
+        if (type == MSG_QUERY) m.query.op = "";
+        if (type != MSG_PING) cr_assert_eq(auth_check(k, &m, &e), HEDDLE_ERR_DENIED, "%s", msg_name(type));
+    }
+    m = (msg_t){.type = MSG_HELLO, .hello = {.role = ROLE_ADMIN}};
+    cr_assert_eq(auth_check(k, &m, &e), HEDDLE_OK, "the greeting of a command");
+}
+
+Test(auth, what_no_invitation_is_made_of)
+{
+    bool changed;
+    char longest[HEDDLE_NAME_MAX + 1] = "";
+    memset(longest, 'n', HEDDLE_NAME_MAX);
+    cr_assert_eq(invite(1, "", "admin", 1, 60000), HEDDLE_ERR_USAGE);
+    cr_assert_eq(invite(1, "", "worker:policy", 0, 60000), HEDDLE_ERR_USAGE);
+    cr_assert_eq(invite(1, "", "worker:policy", LIMIT_INVITATION_USES + 1, 60000), HEDDLE_ERR_USAGE);
+    cr_assert_eq(invite(1, "", "worker:policy", 1, 0), HEDDLE_ERR_USAGE);
+    cr_assert_eq(invite(1, longest, "worker:policy", 1, 60000), HEDDLE_ERR_BAD_NAME);
+    add(2, "there", "reader");
+    cr_assert_eq(invite(2, "", "worker:policy", 1, 60000), HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_eq(invite(1, "there", "worker:policy", 1, 60000), HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_eq(invite(1, "train", "worker:policy", 1, 60000), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(add_as(key_of(1), "", "worker:other", &changed), HEDDLE_ERR_REQUEST_CONFLICT,
+                 "its key is added as no other");
+    record_t bad[] = {
+        {.kind = RECORD_KEY, .public_key = key_of(3), .name = "n", .roles = "admin", .uses = 1},
+        {.kind = RECORD_KEY, .public_key = key_of(3), .name = "n", .roles = "reader", .uses = 1, .used = 2}};
+    for (size_t i = 0; i < 2; i++) cr_assert_eq(auth_apply(&table, &bad[i]), HEDDLE_ERR_INTERNAL);
+}
+
+Test(auth, a_revoked_invitation_is_one_still)
+{
+    bool changed;
+    cr_assert_eq(invite(1, "train", "worker:policy", 5, 60000), HEDDLE_OK);
+    cr_assert(!enter(1, 11, &changed));
+    cr_assert(!revoke("train", &changed) && changed);
+    const auth_key_t *k = auth_key(&table, key_of(1));
+    cr_assert(auth_is_invitation(k) && k->invitation.used == 1 && !auth_is_live(k));
+    char command[AUTH_COMMAND];
+    auth_write_add(k, key_of(1), command);
+    cr_assert_str_eq(command, "heddle invite --role worker:policy", "its key is not added again");
+}
+
+Test(auth, ended_invitations_make_room)
+{
+    bool changed;
+    cr_assert_eq(invite(1, "train", "worker:policy", 5, 60000), HEDDLE_OK);
+    for (unsigned n = 2; n <= LIMIT_KEYS; n++) add(n, "", "reader");
+    cr_assert_eq(add_as(key_of(5000), "", "reader", &changed), HEDDLE_ERR_LIMIT, "it may be used still");
+    now.wall_ms += 60000;
+    cr_assert_eq(add_as(key_of(5000), "", "reader", &changed), HEDDLE_OK);
+    cr_assert(!auth_key(&table, key_of(1)));
+    now.wall_ms = 1000;
+}

@@ -502,3 +502,82 @@ Test(plain, there_are_no_keys, .init = rig_start, .fini = rig_stop)
     }
     rig_worker(2, "w1");
 }
+
+/* ---- invitations ---- */
+
+static void invite(int who, uint64_t uses)
+{
+    const char *roles[] = {"worker:policy"};
+    rig_query(BOSS, (msg_query_t){.op = "invite",
+                                  .key = KEY[who],
+                                  .name = "train",
+                                  .roles = roles,
+                                  .role_count = 1,
+                                  .uses = uses,
+                                  .ttl_ms = 60000});
+}
+static void enter(const char *key) { rig_query(STRANGER, (msg_query_t){.op = "enter", .key = key}); }
+static const char *const NEW[] = {"7aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  "8aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  "9aaaaaaaaaabbbbbbbbbbccccccccccddddddddd"};
+
+Test(keys, the_last_use_enters_one_of_those_that_race_for_it)
+{
+    invite(STRANGER, 2);
+    cr_assert(broker_lets_in(R.b, KEY[STRANGER]) && !broker_lets_in(R.b, NEW[0]));
+    rig_hello(STRANGER, ROLE_ADMIN);
+    for (int i = 0; i < 3; i++) enter(NEW[i]);
+    cr_assert(broker_lets_in(R.b, NEW[0]) && broker_lets_in(R.b, NEW[1]) && !broker_lets_in(R.b, NEW[2]));
+    cr_assert_str_eq(rig_error(STRANGER, "denied")->message, "the invitation train is used up");
+    enter(NEW[1]);
+    cr_assert_eq(number(STRANGER, "changed"), 0);
+    cr_assert_eq(auth_key(&R.b->auth, KEY[STRANGER])->invitation.used, 2);
+}
+
+Test(keys, the_count_of_uses_outlives_the_broker)
+{
+    invite(STRANGER, 2);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    enter(NEW[0]);
+    rig_restart();
+    rig_hello(STRANGER, ROLE_ADMIN);
+    enter(NEW[1]);
+    enter(NEW[2]);
+    cr_assert(broker_lets_in(R.b, NEW[0]) && broker_lets_in(R.b, NEW[1]) && !broker_lets_in(R.b, NEW[2]));
+}
+
+Test(keys, the_connection_of_an_invitation_reads_nothing)
+{
+    invite(STRANGER, 2);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    rig_query(STRANGER, (msg_query_t){.op = "status"});
+    cr_assert(strstr(rig_error(STRANGER, "denied")->message, "is the invitation train"));
+    rig_hello(STRANGER, ROLE_WORKER);
+    cr_assert(rig_error(STRANGER, "denied"));
+    revoke("train");
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER]));
+    enter(NEW[0]);
+    cr_assert(!broker_lets_in(R.b, NEW[0]), "of a revoked one nothing is heard");
+}
+
+Test(keys, events_have_the_name_of_the_invitation)
+{
+    invite(STRANGER, 2);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    enter(NEW[0]);
+    cr_assert_eq(R.b->events.counts[EVENT_INVITATION_MADE], 1);
+    cr_assert_eq(R.b->events.counts[EVENT_INVITATION_USED], 1);
+    const event_row_t *last = events_at(&R.b->events, R.b->events.last_seq);
+    cr_assert(last->type == EVENT_INVITATION_USED &&
+                  strstr(last->message, "train: worker:policy, used 1 of 2"),
+              "%s", last->message);
+}
+
+Test(keys, an_invitation_that_is_asked_too_often_says_when_again)
+{
+    invite(STRANGER, 2);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    enter(NEW[0]);
+    for (unsigned i = 0; i < INVITATION_BURST; i++) enter(NEW[0]);
+    cr_assert(rig_error(STRANGER, "unavailable")->retriable && rig_error(STRANGER, "unavailable")->retry_ms);
+}

@@ -677,7 +677,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 7") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 8") && strstr(e.found, "1234"));
 }
 
 /* Before they are brought up to our schema. */
@@ -822,6 +822,35 @@ Test(store, a_file_of_schema_1_gets_a_table_for_keys)
     s = open_store();
     commit(s, (record_t[]){key_record("b", "admin", 0)}, 1);
     cr_assert_eq(load(s)->count, 4);
+    store_close(&s);
+}
+
+static int see_invitation(void *self, const record_t *r)
+{
+    if (r->kind == RECORD_KEY && r->uses) *(record_t *)self = *r;
+    return HEDDLE_OK;
+}
+
+/* Also in a file that a broker of schema 7 has left. */
+Test(store, keeps_how_often_an_invitation_was_used)
+{
+    store_t *s = open_store();
+    heddle_error_t e;
+    record_t r = key_record("i", "reader", 0), seen = {0};
+    commit(s, (record_t[]){key_record("a", "admin", 0)}, 1);
+    store_close(&s);
+    run_sql("ALTER TABLE keys DROP COLUMN uses; ALTER TABLE keys DROP COLUMN used;"
+            " ALTER TABLE keys DROP COLUMN ends_at; PRAGMA user_version = 7");
+    s = open_store();
+    r.uses = 20;
+    r.ends_ms = 99000;
+    commit(s, &r, 1);
+    r.used = 3;
+    commit(s, &r, 1);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_invitation, &seen, &e), HEDDLE_OK);
+    cr_assert(seen.uses == 20 && seen.used == 3 && seen.ends_ms == 99000);
     store_close(&s);
 }
 
