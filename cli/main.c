@@ -27,6 +27,7 @@ static const subcommand_t COMMANDS[] = {
     {"publish", "publish a PEFT directory as a new version", command_publish, NULL},
     {"status", "the cluster at a glance", command_status, NULL},
     {"check", "one line and an exit status for a monitoring system", command_check, NULL},
+    {"top", "adapters, workers and transfers as they move, on the whole terminal", command_top, NULL},
     {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters, NULL},
     {"versions", "versions of an adapter, or one version and who has it", command_versions, NULL},
     {"workers", "workers: what each one serves and fetches", command_workers, NULL},

@@ -22,7 +22,7 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
 LIBRARIES = {  # header, of a library or of a folder that hides one -> where it may be included
     r"msgpack": r"^(proto|formats)/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
     r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest", r"microhttpd": r"^http/server",
-    r"gnutls": r"^http/certificate",
+    r"gnutls": r"^http/certificate", r"ncurses": r"^cli/top",
     r"http/": r"^(http/|broker/main_|sidecar/(main|http))",
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
@@ -32,7 +32,7 @@ PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|stran
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/(session|entering)|worker/versions|worker/fetch|memory/(rules|rounds)|"
                   r"core/(sized|units|histogram)|transfer/(frame|pace|extents|ring)|"
-                  r"http/(asset|request|metrics)|sidecar/http_metrics|cli/(agreement|frame|verdict)|"
+                  r"http/(asset|request|metrics)|sidecar/http_metrics|cli/(agreement|board|frame|verdict)|"
                   r"bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows are made anew from the answers after every change: there is nothing to keep in step. */
+#include "cli/board.h"
+
+#include "cli/cli.h"
+#include "core/units.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const board_column_t COLUMNS[BOARD_VIEWS][BOARD_COLUMNS + 1] = {
+    [BOARD_ADAPTERS] = {{"ADAPTER", 24, false},
+                        {"ACTIVE", 8, true},
+                        {"NEWEST", 8, true},
+                        {"STATE", 11, false},
+                        {"CURRENT", 9, true},
+                        {"LAG", 5, true},
+                        {"HELD", 6, true},
+                        {"WRITER", 24, false}},
+    [BOARD_WORKERS] = {{"WORKER", 20, false},
+                       {"SESSION", 9, false},
+                       {"ADAPTER", 16, false},
+                       {"VERSION", 8, true},
+                       {"STATE", 10, false},
+                       {"LAG", 5, true},
+                       {"DONE", 6, true},
+                       {"FETCHED", 10, true},
+                       {"HEARTBEAT", 10, true},
+                       {"WHY", 60, false}},
+    [BOARD_TRANSFERS] = {{"WORKER", 20, false},
+                         {"ADAPTER", 16, false},
+                         {"VERSION", 8, true},
+                         {"DONE", 6, true},
+                         {"BYTES", 10, true},
+                         {"OF", 10, true},
+                         {"RATE", 12, true},
+                         {"LEFT", 8, true},
+                         {"SOURCE", 24, false}}};
+
+const board_column_t *board_columns(board_view_t view) { return COLUMNS[view]; }
+
+const char *board_view_name(board_view_t view)
+{
+    static const char *const NAMES[BOARD_VIEWS] = {"adapters", "workers", "transfers"};
+    return NAMES[view];
+}
+
+static int column_count(board_view_t view)
+{
+    int n = 0;
+    while (n < BOARD_COLUMNS && COLUMNS[view][n].name) n++;
+    return n;
+}
+
+/* ---- rows ---- */
+
+static board_row_t *add_row(board_t *b, const char *worker, const char *adapter)
+{
+    if (!(b->count & (b->count - 1))) { /* 0, 1, 2, 4, ...: it is full */
+        board_row_t *rows = realloc(b->rows, (b->count ? 2 * b->count : 1) * sizeof *rows);
+        if (!rows) return NULL;
+        b->rows = rows;
+    }
+    board_row_t *row = &b->rows[b->count++];
+    *row = (board_row_t){0};
+    text_printf(row->worker, sizeof row->worker, "%s", worker);
+    text_printf(row->key, sizeof row->key, "%s/%s", worker, adapter);
+    return row;
+}
+
+/* What is not known is sorted behind all that is. */
+static void put(board_row_t *row, int column, const char *text, double value)
+{
+    text_printf(row->cells[column], BOARD_CELL, "%s", text);
+    row->values[column] = text[0] == '-' && !text[1] ? -1 : value;
+}
+
+static void put_number(board_row_t *row, int column, const json_t *object, const char *key)
+{
+    char s[64];
+    put(row, column, cli_text(object, key, s), (double)cli_integer(object, key));
+}
+
+static void put_bytes(board_row_t *row, int column, const json_t *object, const char *key)
+{
+    char s[64];
+    put(row, column, cli_bytes(object, key, s), (double)cli_integer(object, key));
+}
+
+static double part_done(const json_t *fetching)
+{
+    double all = (double)cli_integer(fetching, "data_bytes"),
+           done = (double)cli_integer(fetching, "bytes_done");
+    return all > 0 ? (done < all ? done / all : 1) : 0;
+}
+
+static void put_done(board_row_t *row, int column, const json_t *fetching)
+{
+    char text[16] = "-";
+    if (json_is_object(fetching)) text_printf(text, sizeof text, "%.0f %%", 100 * part_done(fetching));
+    put(row, column, text, part_done(fetching));
+}
+
+static void add_adapter(board_t *b, const json_t *a)
+{
+    const json_t *active = json_object_get(a, "active"), *newest = json_object_get(a, "newest");
+    char s[64], current[64];
+    const char *name = cli_text(a, "name", s);
+    board_row_t *row = add_row(b, "", name);
+    if (!row) return;
+    put(row, 0, name, 0);
+    put_number(row, 1, active, "version");
+    put_number(row, 2, newest, "version");
+    put(row, 3, cli_text(newest, "state", s), 0);
+    text_printf(current, sizeof current, "%lld/%lld", (long long)cli_integer(a, "current_count"),
+                (long long)cli_integer(a, "subscriber_count"));
+    put(row, 4, current, (double)cli_integer(a, "current_count"));
+    put_number(row, 5, a, "max_lag");
+    put_number(row, 6, json_object_get(a, "held"), "version");
+    put(row, 7, cli_text(json_object_get(a, "writer"), "name", s), 0);
+}
+
+static void add_worker(board_t *b, const json_t *w, const json_t *a)
+{
+    char s[2][64], why[160];
+    const char *name = cli_text(w, "name", s[0]), *adapter = cli_text(a, "name", s[1]);
+    if (b->adapter[0] && strcmp(b->adapter, adapter) != 0) return;
+    board_row_t *row = add_row(b, name, adapter);
+    if (!row) return;
+    put(row, 0, name, 0);
+    put(row, 1, cli_text(w, "state", s[0]), 0);
+    put(row, 2, adapter, 0);
+    put_number(row, 3, a, "version");
+    put(row, 4, cli_text(a, "state", s[0]), 0);
+    put_number(row, 5, a, "lag");
+    put_done(row, 6, json_object_get(a, "fetching"));
+    put_bytes(row, 7, json_object_get(w, "counters"), "bytes_in");
+    put(row, 8, cli_ms(w, "heartbeat_age_ms", s[0]), (double)cli_integer(w, "heartbeat_age_ms"));
+    put(row, 9, cli_why(a, why, sizeof why), 0);
+}
+
+static void add_transfer(board_t *b, const json_t *w, const json_t *a)
+{
+    const json_t *f = json_object_get(a, "fetching");
+    char s[2][64], text[64], left[16] = "-";
+    if (!json_is_object(f)) return;
+    const char *name = cli_text(w, "name", s[0]), *adapter = cli_text(a, "name", s[1]);
+    board_row_t *row = add_row(b, name, adapter);
+    if (!row) return;
+    double rate = (double)cli_integer(f, "rate_bytes"),
+           rest = (double)cli_integer(f, "data_bytes") - (double)cli_integer(f, "bytes_done");
+    double left_ms = rate > 0 && rest > 0 ? rest * 1000 / rate : 0;
+    put(row, 0, name, 0);
+    put(row, 1, adapter, 0);
+    put_number(row, 2, f, "version");
+    put_done(row, 3, f);
+    put_bytes(row, 4, f, "bytes_done");
+    put_bytes(row, 5, f, "data_bytes");
+    const char *bytes = cli_bytes(f, "rate_bytes", s[0]);
+    text_printf(text, sizeof text, "%s%s", bytes, strcmp(bytes, "-") != 0 ? "/s" : "");
+    put(row, 6, text, rate);
+    if (rate > 0) units_ms_text(left_ms, left);
+    put(row, 7, left, left_ms);
+    put(row, 8, cli_text(f, "source", s[0]), 0);
+}
+
+/* Letters of ASCII in either size are the same; others are compared as they are. */
+static bool has_text(const char *text, const char *part)
+{
+    size_t n = strlen(part);
+    for (; *text; text++) {
+        size_t i = 0;
+        while (i < n && text[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)part[i])) i++;
+        if (i == n) return true;
+    }
+    return n == 0;
+}
+
+static void keep_filtered(board_t *b)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        bool is_kept = false;
+        for (int c = 0; c < BOARD_COLUMNS; c++) is_kept |= has_text(b->rows[i].cells[c], b->filter);
+        if (is_kept) b->rows[kept++] = b->rows[i];
+    }
+    b->count = kept;
+}
+
+static int compare(const void *one, const void *other, void *self)
+{
+    const board_t *b = self;
+    const board_row_t *x = one, *y = other;
+    int c = b->sort[b->view], order;
+    if (COLUMNS[b->view][c].is_number) order = (x->values[c] < y->values[c]) - (x->values[c] > y->values[c]);
+    else order = strcmp(x->cells[c], y->cells[c]);
+    if (b->is_reversed[b->view]) order = -order;
+    return order ? order : strcmp(x->key, y->key);
+}
+
+/* The selection stays on its row; where that has gone, on its place. */
+static void keep_selection(board_t *b)
+{
+    for (size_t i = 0; i < b->count; i++)
+        if (!strcmp(b->rows[i].key, b->selected)) b->at = i;
+    if (b->at >= b->count) b->at = b->count ? b->count - 1 : 0;
+    text_printf(b->selected, sizeof b->selected, "%s", b->count ? b->rows[b->at].key : b->selected);
+}
+
+static void make_rows(board_t *b)
+{
+    const json_t *adapters = json_object_get(b->status, "adapters"),
+                 *workers = json_object_get(b->workers, "workers");
+    b->count = 0;
+    for (size_t i = 0; b->view == BOARD_ADAPTERS && i < json_array_size(adapters); i++)
+        add_adapter(b, json_array_get(adapters, i));
+    for (size_t i = 0; b->view != BOARD_ADAPTERS && i < json_array_size(workers); i++) {
+        const json_t *w = json_array_get(workers, i), *its = json_object_get(w, "adapters");
+        for (size_t k = 0; k < json_array_size(its); k++) {
+            if (b->view == BOARD_WORKERS) add_worker(b, w, json_array_get(its, k));
+            else add_transfer(b, w, json_array_get(its, k));
+        }
+    }
+    keep_filtered(b);
+    if (b->count) qsort_r(b->rows, b->count, sizeof *b->rows, compare, b);
+    keep_selection(b);
+}
+
+void board_take(board_t *b, json_t *status, json_t *workers)
+{
+    json_decref(b->status);
+    json_decref(b->workers);
+    b->status = status;
+    b->workers = workers;
+    make_rows(b);
+}
+
+void board_fini(board_t *b)
+{
+    json_decref(b->status);
+    json_decref(b->workers);
+    free(b->rows);
+    *b = (board_t){0};
+}
+
+/* ---- keys ---- */
+
+static void select_row(board_t *b, size_t at)
+{
+    b->at = at;
+    if (at < b->count) text_printf(b->selected, sizeof b->selected, "%s", b->rows[at].key);
+}
+
+/* By so many lines; of a worker that is shown alone its text moves, and the screen ends that at its last. */
+static void move(board_t *b, long by)
+{
+    size_t *at = b->worker[0] ? &b->scroll : &b->at;
+    size_t last = b->worker[0] ? SIZE_MAX / 4 : b->count ? b->count - 1 : 0;
+    long to = (long)*at + by;
+    size_t place = to < 0 ? 0 : (size_t)to > last ? last : (size_t)to;
+    if (b->worker[0]) b->scroll = place;
+    else select_row(b, place);
+}
+
+static void show_view(board_t *b, board_view_t view)
+{
+    b->view = view;
+    b->adapter[0] = b->worker[0] = 0;
+    b->at = b->scroll = 0;
+    b->selected[0] = 0;
+}
+
+static void open_row(board_t *b)
+{
+    if (b->worker[0] || b->at >= b->count) return;
+    const board_row_t row = b->rows[b->at];
+    if (b->view == BOARD_ADAPTERS) {
+        show_view(b, BOARD_WORKERS);
+        text_printf(b->adapter, sizeof b->adapter, "%s", row.key + 1); /* behind the slash */
+        b->filter[0] = 0;
+    } else {
+        text_printf(b->worker, sizeof b->worker, "%s", row.worker);
+        b->scroll = 0;
+    }
+}
+
+static void go_back(board_t *b)
+{
+    if (b->has_help) b->has_help = false;
+    else if (b->worker[0]) b->worker[0] = 0;
+    else if (b->filter[0]) b->filter[0] = 0;
+    else if (b->adapter[0]) {
+        char selected[BOARD_KEY];
+        text_printf(selected, sizeof selected, "/%s", b->adapter);
+        show_view(b, BOARD_ADAPTERS);
+        memcpy(b->selected, selected, sizeof selected);
+    }
+}
+
+static void type(board_t *b, int key)
+{
+    size_t n = strlen(b->filter);
+    if (key == BOARD_ENTER) b->is_typing = false;
+    else if (key == BOARD_ESCAPE) b->is_typing = false, b->filter[0] = 0;
+    else if (key == BOARD_BACKSPACE && n > 0) b->filter[n - 1] = 0;
+    else if (key == BOARD_BACKSPACE) b->is_typing = false;
+    else if (key >= 0x20 && key < 0x7f && n + 1 < sizeof b->filter)
+        b->filter[n] = (char)key, b->filter[n + 1] = 0;
+}
+
+static void sort_by(board_t *b, int step)
+{
+    int count = column_count(b->view);
+    b->sort[b->view] = (b->sort[b->view] + step + count) % count;
+    b->is_reversed[b->view] = false;
+}
+
+static void command(board_t *b, int key, size_t page)
+{
+    switch (key) {
+    case 'q': b->is_over = true; break;
+    case '?':
+    case 'h': b->has_help = !b->has_help; break;
+    case '1':
+    case '2':
+    case '3': show_view(b, (board_view_t)(key - '1')); break;
+    case '\t': show_view(b, (board_view_t)((b->view + 1) % BOARD_VIEWS)); break;
+    case '/': b->is_typing = true, b->worker[0] = 0; break;
+    case '<':
+    case BOARD_LEFT: sort_by(b, -1); break;
+    case '>':
+    case BOARD_RIGHT: sort_by(b, 1); break;
+    case 'r': b->is_reversed[b->view] = !b->is_reversed[b->view]; break;
+    case 'k':
+    case BOARD_UP: move(b, -1); break;
+    case 'j':
+    case BOARD_DOWN: move(b, 1); break;
+    case BOARD_PAGE_UP: move(b, -(long)page); break;
+    case BOARD_PAGE_DOWN: move(b, (long)page); break;
+    case 'g':
+    case BOARD_HOME: move(b, -(1l << 40)); break;
+    case 'G':
+    case BOARD_END: move(b, 1l << 40); break;
+    case BOARD_ENTER: open_row(b); break;
+    case BOARD_ESCAPE:
+    case BOARD_BACKSPACE: go_back(b); break;
+    default: break;
+    }
+}
+
+void board_key(board_t *b, int key, size_t page)
+{
+    bool is_help_over = b->has_help && key != 'q';
+    if (b->is_typing) type(b, key);
+    else if (is_help_over) b->has_help = false; /* any key */
+    else command(b, key, page);
+    make_rows(b);
+}
+
+/* ---- texts ---- */
+
+void board_summary(const board_t *b, char *ret_text, size_t size)
+{
+    const json_t *count = json_object_get(b->status, "count"),
+                 *workers = json_object_get(b->workers, "workers");
+    int64_t transfers = 0;
+    char s[3][64];
+    for (size_t i = 0; i < json_array_size(workers); i++) {
+        const json_t *its = json_object_get(json_array_get(workers, i), "adapters");
+        for (size_t k = 0; k < json_array_size(its); k++)
+            transfers += json_is_object(json_object_get(json_array_get(its, k), "fetching"));
+    }
+    text_printf(ret_text, size, "%s, %s ready, %lld lost, %s",
+                cli_count(cli_integer(count, "adapters"), "adapter", s[0]),
+                cli_count(cli_integer(count, "workers_ready"), "worker", s[1]),
+                (long long)cli_integer(count, "workers_lost"), cli_count(transfers, "transfer", s[2]));
+}
+
+static void add_line(buf_t *out, const char *name, const char *text)
+{
+    buf_printf(out, "%-12s%s\n", name, text);
+}
+
+static void add_subscription(buf_t *out, const json_t *a)
+{
+    char s[6][64], why[300];
+    const json_t *f = json_object_get(a, "fetching");
+    buf_printf(out, "\nadapter     %s\n", cli_text(a, "name", s[0]));
+    buf_printf(out, "  serves    version %s, %s, decision %s, lag %s\n", cli_text(a, "version", s[0]),
+               cli_text(a, "state", s[1]), cli_text(a, "decision", s[2]), cli_text(a, "lag", s[3]));
+    buf_printf(out, "  digest    %s\n", cli_text(a, "digest", s[0]));
+    if (json_is_object(f))
+        buf_printf(out, "  fetches   version %s, %.0f %%, %s of %s, %s/s, from %s\n",
+                   cli_text(f, "version", s[0]), 100 * part_done(f), cli_bytes(f, "bytes_done", s[1]),
+                   cli_bytes(f, "data_bytes", s[2]), cli_bytes(f, "rate_bytes", s[3]),
+                   cli_text(f, "source", s[4]));
+    if (strcmp(cli_why(a, why, sizeof why), "-") != 0) buf_printf(out, "  why       %s\n", why);
+}
+
+static const json_t *worker_of(const board_t *b)
+{
+    const json_t *list = json_object_get(b->workers, "workers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = cli_string(json_array_get(list, i), "name");
+        if (name && !strcmp(name, b->worker)) return json_array_get(list, i);
+    }
+    return NULL;
+}
+
+void board_worker(const board_t *b, buf_t *out)
+{
+    const json_t *w = worker_of(b), *adapters = json_object_get(w, "adapters");
+    const json_t *counters = json_object_get(w, "counters"), *slots = json_object_get(w, "slots"),
+                 *memory = json_object_get(w, "memory"), *transport = json_object_get(w, "transport");
+    char s[5][64], list[300];
+    add_line(out, "worker", b->worker);
+    if (!w) {
+        add_line(out, "session", "it is not listed any more");
+        return;
+    }
+    buf_printf(out, "session     %s, last heartbeat %s ago\n", cli_text(w, "state", s[0]),
+               cli_ms(w, "heartbeat_age_ms", s[1]));
+    add_line(out, "current", cli_text(w, "current", s[0]));
+    buf_printf(out, "host        %s, pid %s\n", cli_text(w, "host", s[0]), cli_text(w, "pid", s[1]));
+    add_line(out, "joined", cli_text(w, "joined_at", s[0]));
+    buf_printf(out, "transport   %s %s, %s\n", cli_text(transport, "backend", s[0]),
+               cli_text(transport, "ucx", s[1]),
+               cli_join(json_object_get(transport, "devices"), " ", list, sizeof list));
+    add_line(out, "addresses", cli_join(json_object_get(transport, "addresses"), " ", list, sizeof list));
+    buf_printf(out, "slots       %s, %s free, %s held\n", cli_text(slots, "total", s[0]),
+               cli_text(slots, "free", s[1]), cli_text(slots, "held", s[2]));
+    buf_printf(out, "memory      %s own, %s held of others\n", cli_bytes(memory, "own_bytes", s[0]),
+               cli_bytes(memory, "held_bytes", s[1]));
+    buf_printf(out, "bytes       %s in, %s out\n", cli_bytes(counters, "bytes_in", s[0]),
+               cli_bytes(counters, "bytes_out", s[1]));
+    for (size_t i = 0; i < json_array_size(adapters); i++) add_subscription(out, json_array_get(adapters, i));
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `heddle top` makes of answers and keys. */
+#include "cli/board.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char STATUS[] =
+    "{\"count\":{\"adapters\":2,\"workers_ready\":3,\"workers_lost\":1},\"adapters\":["
+    "{\"name\":\"draft\",\"active\":null,\"newest\":null,\"subscriber_count\":1,\"current_count\":0,\"max_"
+    "lag\":1,"
+    "\"held\":null,\"writer\":null},"
+    "{\"name\":\"policy\",\"active\":{\"version\":7},\"newest\":{\"version\":8,\"state\":\"staging\"},"
+    "\"subscriber_count\":2,\"current_count\":2,\"max_lag\":0,\"held\":{\"version\":7},"
+    "\"writer\":{\"name\":\"trainer\"}}]}";
+#define WORKER(name, beat, adapters)                                                                         \
+    "{\"name\":\"" name "\",\"state\":\"ready\",\"heartbeat_age_ms\":" beat                                  \
+    ",\"counters\":{\"bytes_in\":5},\"adapters\":[" adapters "]}"
+#define SERVES(adapter, version, fetching)                                                                   \
+    "{\"name\":\"" adapter "\",\"version\":" version                                                         \
+    ",\"state\":\"active\",\"lag\":0,\"fetching\":" fetching "}"
+#define FETCHES(done, rate)                                                                                  \
+    "{\"version\":8,\"bytes_done\":" done ",\"data_bytes\":1000,\"rate_bytes\":" rate ",\"source\":\"w9\"}"
+static const char WORKERS[] =
+    "{\"workers\":[" WORKER("w1", "30", SERVES("policy", "7", FETCHES("250", "500"))) "," WORKER(
+        "w10", "4",
+        SERVES("policy", "7", FETCHES("900", "null"))) "," WORKER("w2", "200",
+                                                                  SERVES("draft", "null", "null")) "]}";
+
+static board_t board;
+
+static void take(const char *status, const char *workers)
+{
+    json_t *s = json_loads(status, 0, NULL), *w = json_loads(workers, 0, NULL);
+    cr_assert(s && w);
+    board_take(&board, s, w);
+}
+static void begin(void) { take(STATUS, WORKERS); }
+static void end(void) { board_fini(&board); }
+TestSuite(board, .init = begin, .fini = end);
+
+static void keys(const char *text)
+{
+    for (; *text; text++) board_key(&board, *text, 10);
+}
+
+/* The first cell of each row: "w1 w10 w2". */
+static const char *first_cells(void)
+{
+    static char text[400];
+    text[0] = 0;
+    for (size_t i = 0; i < board.count; i++) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s%s%s", i ? " " : "", i == board.at ? "*" : "",
+                 board.rows[i].cells[0]);
+    }
+    return text;
+}
+
+Test(board, begins_with_the_adapters)
+{
+    char text[200];
+    cr_assert_str_eq(first_cells(), "*draft policy");
+    const board_row_t *policy = &board.rows[1];
+    static const char *const CELLS[] = {"policy", "7", "8", "staging", "2/2", "0", "7", "trainer"};
+    for (size_t i = 0; i < sizeof CELLS / sizeof *CELLS; i++) cr_assert_str_eq(policy->cells[i], CELLS[i]);
+    cr_assert_str_eq(board.rows[0].cells[1], "-", "nothing is active");
+    board_summary(&board, text, sizeof text);
+    cr_assert_str_eq(text, "2 adapters, 3 workers ready, 1 lost, 2 transfers");
+}
+
+Test(board, a_transfer_has_its_part_rate_and_the_time_left)
+{
+    keys("3");
+    cr_assert_str_eq(first_cells(), "*w1 w10");
+    static const char *const CELLS[] = {"w1",     "policy",  "8",     "25 %", "250 B",
+                                        "1.0 kB", "500 B/s", "1.5 s", "w9"};
+    for (size_t i = 0; i < sizeof CELLS / sizeof *CELLS; i++)
+        cr_assert_str_eq(board.rows[0].cells[i], CELLS[i], "%zu: %s", i, board.rows[0].cells[i]);
+    cr_assert_str_eq(board.rows[1].cells[6], "-", "a rate that is not known");
+    cr_assert_str_eq(board.rows[1].cells[7], "-");
+}
+
+Test(board, sorts_numbers_by_value_and_texts_by_letter)
+{
+    keys("2>>>>>>>>");
+    cr_assert_str_eq(board_columns(board.view)[board.sort[board.view]].name, "HEARTBEAT");
+    cr_assert_str_eq(first_cells(), "w2 *w1 w10", "the greatest first");
+    keys("r");
+    cr_assert_str_eq(first_cells(), "w10 *w1 w2");
+    keys("<<<<<<<<");
+    cr_assert_str_eq(first_cells(), "*w1 w10 w2");
+    keys("<");
+    cr_assert_str_eq(board_columns(board.view)[board.sort[board.view]].name, "WHY",
+                     "round to the last column");
+    keys("1");
+    cr_assert_str_eq(board_columns(board.view)[board.sort[board.view]].name, "ADAPTER",
+                     "each view has its own");
+}
+
+Test(board, the_selection_stays_on_its_row)
+{
+    keys("2j");
+    cr_assert_str_eq(first_cells(), "w1 *w10 w2");
+    take(STATUS,
+         "{\"workers\":[" WORKER("w0", "1", SERVES("policy", "7", "null")) "," WORKER(
+             "w00", "1", SERVES("policy", "7", "null")) "," WORKER("w10", "4",
+                                                                   SERVES("policy", "7", "null")) "]}");
+    cr_assert_str_eq(first_cells(), "w0 w00 *w10");
+    take(STATUS, "{\"workers\":[" WORKER("w0", "1", SERVES("policy", "7", "null")) "]}");
+    cr_assert_str_eq(first_cells(), "*w0", "where it has gone, on its place");
+    take(STATUS, "{\"workers\":[]}");
+    cr_assert_str_eq(first_cells(), "");
+    keys("jkGg");
+    board_key(&board, BOARD_ENTER, 10);
+    cr_assert_eq(board.worker[0], 0, "there is nothing to open");
+}
+
+Test(board, moves_to_the_ends_and_no_further)
+{
+    keys("2G");
+    cr_assert_str_eq(first_cells(), "w1 w10 *w2");
+    keys("j");
+    cr_assert_str_eq(first_cells(), "w1 w10 *w2");
+    board_key(&board, BOARD_PAGE_UP, 1);
+    cr_assert_str_eq(first_cells(), "w1 *w10 w2");
+    keys("gk");
+    cr_assert_str_eq(first_cells(), "*w1 w10 w2");
+}
+
+Test(board, a_filter_keeps_rows_that_have_the_text)
+{
+    keys("2/DRAF");
+    cr_assert(board.is_typing);
+    cr_assert_str_eq(first_cells(), "*w2");
+    keys("q");
+    cr_assert(!board.is_over, "it is a letter there");
+    cr_assert_str_eq(first_cells(), "");
+    board_key(&board, BOARD_BACKSPACE, 10);
+    board_key(&board, BOARD_ENTER, 10);
+    cr_assert(!board.is_typing);
+    cr_assert_str_eq(first_cells(), "*w2");
+    board_key(&board, BOARD_ESCAPE, 10);
+    cr_assert_str_eq(first_cells(), "w1 w10 *w2");
+    keys("/x");
+    board_key(&board, BOARD_ESCAPE, 10);
+    cr_assert(!board.is_typing && !board.filter[0]);
+    for (int i = 0; i < 300; i++) keys(i ? "y" : "/");
+    cr_assert(strlen(board.filter) < sizeof board.filter);
+}
+
+Test(board, an_adapter_opens_its_workers_and_a_worker_itself)
+{
+    keys("j");
+    board_key(&board, BOARD_ENTER, 10);
+    cr_assert_eq(board.view, BOARD_WORKERS);
+    cr_assert_str_eq(first_cells(), "*w1 w10");
+    keys("j");
+    board_key(&board, BOARD_ENTER, 10);
+    cr_assert_str_eq(board.worker, "w10");
+    buf_t out = {0};
+    board_worker(&board, &out);
+    cr_assert(strstr(buf_text(&out), "worker      w10\n") && strstr(buf_text(&out), "version 8, 90 %"), "%s",
+              buf_text(&out));
+    take(STATUS, "{\"workers\":[]}");
+    buf_clear(&out);
+    board_worker(&board, &out);
+    cr_assert(strstr(buf_text(&out), "not listed any more"), "%s", buf_text(&out));
+    buf_fini(&out);
+    take(STATUS, WORKERS);
+    board_key(&board, BOARD_ESCAPE, 10);
+    cr_assert_str_eq(first_cells(), "*w1 w10");
+    board_key(&board, BOARD_ESCAPE, 10);
+    cr_assert_eq(board.view, BOARD_ADAPTERS);
+    cr_assert_str_eq(first_cells(), "draft *policy", "back on the one that was opened");
+}
+
+Test(board, help_ends_at_any_key_and_q_ends_all)
+{
+    keys("?");
+    cr_assert(board.has_help);
+    keys("2");
+    cr_assert(!board.has_help && board.view == BOARD_ADAPTERS, "which does nothing else");
+    keys("hq");
+    cr_assert(board.is_over);
+}
+
+/* A broker of another release, or one that lies: what cannot be read is not shown. */
+Test(board, answers_of_any_form_are_taken)
+{
+    static const char *const ANY[] = {
+        "{}", "[]", "{\"workers\":7,\"adapters\":{}}",
+        "{\"workers\":[null,{},{\"adapters\":[{},3]}],\"adapters\":[null,{}]}",
+        "{\"workers\":[{\"name\":7,\"adapters\":[{\"name\":[],\"fetching\":{}}]}]}"};
+    for (size_t i = 0; i < sizeof ANY / sizeof *ANY; i++) {
+        take(ANY[i], ANY[i]);
+        keys("123\t?x/a");
+        board_key(&board, BOARD_ENTER, 10);
+        board_key(&board, BOARD_ENTER, 10);
+        board_key(&board, BOARD_ESCAPE, 10);
+        board_key(&board, BOARD_ESCAPE, 10);
+        board_key(&board, BOARD_ESCAPE, 10);
+    }
+}
+
+Test(board, ten_thousand_workers_are_rows)
+{
+    json_t *workers = json_array();
+    for (int i = 0; i < 10000; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        json_array_append_new(workers, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "adapters", "name",
+                                                 "policy", "version", i));
+    }
+    board_take(&board, json_loads(STATUS, 0, NULL), json_pack("{s:o}", "workers", workers));
+    keys("2>>>G");
+    cr_assert_eq(board.count, 10000);
+    cr_assert_str_eq(board.rows[0].cells[0], "w9999");
+    cr_assert_str_eq(board.rows[board.at].cells[0], "w0");
+}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heddle top on a terminal: its views, keys and sizes; a transfer as it moves; a broker that ends and comes back;
+how it ends."""
+import os
+import subprocess
+
+from screen import BIN, WORK, Screen, ask, check, start, until
+
+broker, ready = start("heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", str(WORK / "data"),
+                      "--lease", "2s")
+address = ready["endpoint"]
+os.environ["HEDDLE_BROKER"] = address
+for name in ("w1", "w2"):
+    start("heddle-worker", "--adapter", "policy", "--name", name, "--own-memory", "--max-rate", "8M")
+for version, shape in (("v1", "tiny"), ("v2", "tiny"), ("v3", "qwen2.5-0.5b")):
+    subprocess.run([BIN / "mkadapter", "--shape", shape, "--rank", "16", "--seed", version[1], WORK / version],
+                   check=True, stdout=subprocess.DEVNULL)
+check(ask("publish", f"{WORK}/v1", "--adapter", "policy").returncode == 0, "a version is there")
+
+
+def row(screen, first):
+    """The words of the row that begins so."""
+    return next((line.split() for line in screen.lines if line.startswith(first + " ")), [])
+
+
+s = Screen("top", "--period", "200ms", "--timeout", "500ms", columns=120, term="linux")
+s.shows("[1 adapters]", "it begins with the adapters")
+until(lambda: row(s, "policy")[1:5] == ["1", "1", "active", "2/2"], "with what is active and how many serve it")
+check(s.lines[0].endswith("1 adapter, 2 workers ready, 0 lost, 0 transfers"), "the first line counts", s)
+ask("publish", f"{WORK}/v2", "--adapter", "policy")
+until(lambda: row(s, "policy")[1:2] == ["2"], "and what changes is shown")
+s.keys("\r")
+s.shows("of adapter policy", "Enter opens the workers of an adapter")
+until(lambda: row(s, "w1")[1:5] == ["ready", "policy", "2", "active"] and row(s, "w2"), "each in a row")
+s.keys("\x1b[B\r")
+s.shows("worker w2", "and a worker, which an arrow selected")
+s.shows("serves    version 2, active", "with all about it")
+s.keys("\x1b")
+until(lambda: row(s, "w1"), "Esc goes back")
+s.keys("r")
+until(lambda: [line[:2] for line in s.lines if line.startswith("w")] == ["w2", "w1"], "r sorts in reverse")
+s.keys("/W1\r")
+until(lambda: row(s, "w1") and not row(s, "w2"), "a filter keeps what has its text")
+s.keys("3")
+s.keys("\x1b")
+s.shows("(none)", "there are no transfers")
+
+publisher = subprocess.Popen([BIN / "heddle", "publish", WORK / "v3", "--adapter", "policy"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+until(lambda: row(s, "w1")[1:3] == ["policy", "3"] and row(s, "w1")[4] == "%", "a transfer is a row")
+done = row(s, "w1")[3]
+until(lambda: row(s, "w1") and row(s, "w1")[3] != done, "that moves")
+until(lambda: "/s" in " ".join(row(s, "w1")), "at a rate")
+until(lambda: "(none)" in s.text, "until all is there", 60)
+publisher.wait()
+
+s.keys("2")
+s.resize(9, 50)
+until(lambda: row(s, "w1") and s.lines[8].startswith("Enter open") and all(len(x) <= 50 for x in s.lines),
+      "a small terminal has what fits")
+s.resize(3, 20)
+until(lambda: s.lines[2].startswith("Enter open"), "a tiny one too")
+s.resize(30, 140)
+until(lambda: row(s, "w1") and row(s, "w2") and s.lines[29].startswith("Enter open"),
+      "a large one has all again")
+
+broker.kill()
+broker.wait()
+s.shows(f"the broker at {address} does not answer; waiting for it", "a lost broker is said")
+check(row(s, "w1"), "and the last answer stays", s)
+s.keys("1")
+until(lambda: row(s, "policy"), "keys go on")
+start("heddle-broker", "--listen", address, "--data", str(WORK / "data"), "--lease", "2s")
+until(lambda: "does not answer" not in s.text and "2 workers ready" in s.text, "it goes on when the broker is back")
+s.keys("?")
+s.shows("sort by another column", "? shows the keys")
+s.keys("xq")
+check(s.ends() == 0, "q ends it")
+
+s = Screen("top", term="vt100")
+s.shows("[1 adapters]", "an old terminal will do")
+s.keys("\x03")
+check(s.ends() == 130, "Ctrl-C ends it")
+
+s = Screen("top", term="no-such-terminal")
+check(s.ends() == 2 and "TERM" in s.text, "a terminal that is not known is refused", s)
+done = ask("top")
+check(done.returncode == 2 and "heddle workers --watch" in done.stderr, "so is none at all")
+s = Screen("top", "--broker", "tcp://127.0.0.1:1", "--timeout", "200ms", term="linux")
+check(s.ends() == 7, "an address without a broker is said at once")
