@@ -17,7 +17,7 @@ set(parts_strangers ${CMAKE_SOURCE_DIR}/transfer/ucx_address.c)   # else in the 
 set(rooms_registry_rows heddle_broker)
 set(rooms_registry_start heddle_broker)
 set(rooms_http_request heddle_http)
-set(rooms_command_line heddle_front heddle_broker heddle_http)
+set(rooms_command_line heddle_front heddle_broker heddle_http PkgConfig::ncursesw)
 set(rooms_keys heddle_broker)
 set(rooms_texts heddle_proto heddle_wire)
 set(rooms_broker_core heddle_broker)
