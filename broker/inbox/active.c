@@ -59,7 +59,7 @@ int on_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t
         if (has_reached) copy_reached(t, c, true);
         if (t->version == m->version) {
             copy_switched(t, c, m->activate_us, s->v.now);
-            costs_note_switched(&s->ro->costs, c);
+            costs_note_switched(&s->ro->costs, c, member, s->v.now.us);
         } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
             copy_kept(t, c, s->v.now);
         } else if (has_reached) {

@@ -36,9 +36,10 @@ const char *cost_way_name(cost_way_t way); /* "publisher" "worker" "host" */
 
 /* The worker has staged it: all phases but the last, and the bytes of all sources that STAGED has, of which
  * the copy lists the first ones alone. */
-void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c, const msg_staged_t *m);
+void costs_note_staged(costs_t *costs, const track_t *t, const copy_row_t *c, const msg_staged_t *m,
+                       const member_t *member, uint64_t now_us);
 /* It serves the version, by a decision. */
-void costs_note_switched(costs_t *costs, const copy_row_t *c);
+void costs_note_switched(costs_t *costs, const copy_row_t *c, const member_t *member, uint64_t now_us);
 /* It serves a version of an adapter for the first time. */
 void costs_note_joined(costs_t *costs, const member_t *member, uint64_t now_us);
 

@@ -61,6 +61,22 @@ Test(costs, a_phase_has_each_worker_once)
     cr_expect_eq(count_of(&costs()->joins), 0, "they followed a rollout");
 }
 
+/* Whatever a worker says: it is there for three seconds. */
+Test(costs, no_phase_takes_longer_than_the_worker_is_there)
+{
+    workers(1);
+    publish();
+    rig_pass(2 * S);
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[W1],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .fetch_us = 1ull << 52};
+    rig_frame(W1, &m);
+    cr_expect_eq(seconds_ms(&costs()->phases[COST_FETCH]), 3000);
+}
+
 Test(costs, bytes_by_the_way_that_they_came)
 {
     workers(2);
