@@ -524,13 +524,16 @@ class Manager:
     def __init__(self, *modules):
         self._adapter_manager = self
         self.modules = {str(n): module for n, module in enumerate(modules)}
-        self.merged, self.wrong = [], None
+        self.merged, self.wrong, self.loras = [], None, {}
         self._active_adapters, self._registered_adapters = Places(2), Places(3)
 
     def load(self, request):
         if self.wrong:
             raise self.wrong
-        return types.SimpleNamespace(id=request.lora_int_id)
+        return types.SimpleNamespace(id=request.lora_int_id, loras=self.loras)
+
+    def _get_lora_layer_weights(self, model, name):
+        return model.loras.get(name)
 
     def _create_merged_loras_inplace(self, model):
         self.merged.append(model.id)
@@ -582,6 +585,23 @@ def test_a_model_with_experts_is_refused():
     with pytest.raises(NotImplementedError, match="experts"):
         builder.stage("policy@1:abc", slot, {"name": "policy@1", "id": 4})
     assert slot.fd == -1 and manager.merged == []
+
+
+@pytest.mark.parametrize("has, words", [
+    ("0", None), ("", None), ("1", "the LoRA of 1: these have none"),
+    ("04321", "the LoRA of 1, 2, 3 and 1 more: these")])
+def test_what_would_be_read_over_is_refused(has, words):
+    manager, shelf, builder = rank_of(object())
+    manager.loras = {name: object() for name in has}
+    if words is None:
+        builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1", "id": 4})
+        assert builder.finished(request_of(1, 4)).id == 4
+        return
+    with pytest.raises(ValueError, match=words):
+        builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1", "id": 4})
+    assert builder.finished(request_of(1, 4)) is None
+    with pytest.raises(FileNotFoundError):
+        shelf.open("heddle://policy@1/adapter_config.json")
 
 
 def test_a_rank_keeps_nothing_of_what_it_refused_or_dropped():

@@ -11,6 +11,7 @@ files     strace of all processes of a server, from the publication of a version
 kills     two servers, of which one starts late, is killed while it stages a version, and starts again; a
           publisher that is killed while its version is staged; a broker that is killed.  The other server
           answers exactly all the time
+targets   a server that has LoRA of some modules (--lora-target-modules): an adapter of others is refused
 many      500 versions (--count) through one server: after the first 50 no process grows by more than 2 %, or
           has more descriptors, and the process of the model maps the versions that are served alone
 
@@ -30,7 +31,7 @@ import sys
 
 import inside
 import inside_sglang
-from stream import BIN, PATIENCE, PLAIN, ROOT, Stage
+from stream import BIN, EMBEDDINGS, HEAD, PATIENCE, PLAIN, ROOT, Stage
 
 OFFLINE = ROOT / "tests/engines/inside_offline.py"
 REFUSED = 2                             # the version that rank 1 does not take
@@ -207,6 +208,22 @@ class Many:
         return found
 
 
+class Targets:
+    def run(self):
+        self.start()
+        self.publish(HEAD)
+        self.check("LoRA of the modules that a server has: exact",
+                   [self.wrong("policy", prompt=n, among=[self.done]) for n in range(4)], [None] * 4)
+        for adapter, module in ((1, "mlp.down_proj"), (EMBEDDINGS, "embed_tokens")):
+            why = self.publish(adapter, 1)["rollout"]["missing"][0]
+            self.check(f"LoRA of {module}, which it would read over, is refused", why.get("code"),
+                       "version_failed")
+            self.check("in words", [word in why["message"] for word in (module, "--lora-target-modules")],
+                       [True, True])
+        self.check("and the active version answers", self.wrong("policy", among=[self.done]), None)
+        self.end()
+
+
 class Kills:
     """`self` is the server that lives."""
 
@@ -324,6 +341,7 @@ class Kills:
 
 
 PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "offline": (Offline,),
+         "targets": (Targets, "--lora-target-modules", "q_proj", "v_proj", "lm_head"),
          "tp": (TwoRanks, "--tensor-parallel-size", "2"),
          "dp": (TwoRanks, "--data-parallel-size", "2")}
 ENGINES = {"vllm": (inside.Trial, tuple(PARTS)), "sglang": (inside_sglang.Trial, ("files", "kills", "many"))}

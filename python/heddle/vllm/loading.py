@@ -23,6 +23,7 @@ from heddle import _ranks
 from heddle.slot import Slot
 
 SCHEME = "heddle://"
+_NAMED = 3                      # modules, in the words of a refusal
 _log = logging.getLogger("vllm.heddle")
 is_under_the_loader = False     # in this process; a forked child has its parent's
 
@@ -135,11 +136,22 @@ class Builder:
                                           "the plug, `python -m heddle.engine`, serves it")
             model = self._load(self._manager, request)
             self._manager._adapter_manager._create_merged_loras_inplace(model)
+            self._check_applied(model)
         except BaseException:
             self.drop(tag)
             raise
         with self._lock:
             self._built[tag] = model
+
+    def _check_applied(self, model: Any) -> None:
+        """vLLM reads over LoRA of modules that have none in this server, without a word."""
+        manager = self._manager._adapter_manager
+        applied = {id(manager._get_lora_layer_weights(model, name)) for name in manager.modules}
+        left = sorted(name for name, lora in model.loras.items() if id(lora) not in applied)
+        if left:
+            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+            raise ValueError(f"this server would read over the LoRA of {', '.join(left[:_NAMED])}{more}: "
+                             "these have none here (--lora-target-modules)")
 
     def _has_experts(self) -> bool:
         modules = self._manager._adapter_manager.modules.values()

@@ -35,6 +35,11 @@ SEAMS: tuple[Seam, ...] = (
     Function("vllm.lora.model_manager", "LoRAModelManager._create_merged_loras_inplace",
              ("self", "lora_model")),
     Attribute("vllm.lora.model_manager", "LoRAModelManager", "modules"),
+    Function("vllm.lora.model_manager", "LoRAModelManager._get_lora_layer_weights",
+             ("self", "lora_model", "module_name")),
+    Function("vllm.lora.model_manager", "LoRAModelManager.activate_adapter", ("self", "lora_id"),
+             uses=("modules", "_get_lora_layer_weights")),
+    Attribute(_MODEL, "LoRAModel", "loras"),
     Attribute("vllm.lora.model_manager", "LoRAModelManager", "_active_adapters"),
     Attribute("vllm.lora.model_manager", "LoRAModelManager", "_registered_adapters"),
     # add_lora between two steps may give a place of the running batch away: each step looks where it is
