@@ -12,6 +12,7 @@ kills     two servers, of which one starts late, is killed while it stages a ver
           publisher that is killed while its version is staged; a broker that is killed.  The other server
           answers exactly all the time
 targets   a server that has LoRA of some modules (--lora-target-modules): an adapter of others is refused
+experts   a model with experts (MoE), LoRA of its attention, rsLoRA too: exact
 many      500 versions (--count) through one server: after the first 50 no process grows by more than 2 %, or
           has more descriptors, and the process of the model maps the versions that are served alone
 
@@ -31,7 +32,7 @@ import sys
 
 import inside
 import inside_sglang
-from stream import BIN, EMBEDDINGS, HEAD, PATIENCE, PLAIN, ROOT, Stage
+from stream import BIN, EMBEDDINGS, HEAD, PATIENCE, PLAIN, ROOT, Stage, make_models
 
 OFFLINE = ROOT / "tests/engines/inside_offline.py"
 REFUSED = 2                             # the version that rank 1 does not take
@@ -208,6 +209,21 @@ class Many:
         return found
 
 
+class Experts:
+    """Of a model with experts, LoRA of its attention."""
+
+    def run(self):
+        self.models = self.stage.folder / "experts"
+        make_models(self.models, "experts")
+        self.expected = json.loads((self.models / "expected.json").read_text())
+        self.start()
+        for adapter in range(1, PLAIN + 2):
+            self.publish(adapter)
+            self.check("a model with experts: exact" if adapter <= PLAIN else "rsLoRA: exact",
+                       [self.wrong("policy", prompt=n, among=[self.done]) for n in range(4)], [None] * 4)
+        self.end()
+
+
 class Targets:
     def run(self):
         self.start()
@@ -341,10 +357,12 @@ class Kills:
 
 
 PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "offline": (Offline,),
+         "experts": (Experts, "--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"),
          "targets": (Targets, "--lora-target-modules", "q_proj", "v_proj", "lm_head"),
          "tp": (TwoRanks, "--tensor-parallel-size", "2"),
          "dp": (TwoRanks, "--data-parallel-size", "2")}
-ENGINES = {"vllm": (inside.Trial, tuple(PARTS)), "sglang": (inside_sglang.Trial, ("files", "kills", "many"))}
+ENGINES = {"vllm": (inside.Trial, ("files", "kills", "many", "offline", "targets", "tp", "dp")),
+           "sglang": (inside_sglang.Trial, ("experts", "files", "kills", "many"))}
 
 
 def main():

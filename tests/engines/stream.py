@@ -151,10 +151,10 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def make_models(models):
+def make_models(models, *kind):
     with models.with_suffix(".log").open("wb") as log:
         subprocess.run([ROOT / "build/engines/common/bin/python", ROOT / "tests/engines/model.py", models,
-                        str(PLAIN)], check=True, cwd=ROOT, stderr=log)
+                        str(PLAIN), *kind], check=True, cwd=ROOT, stderr=log)
 
 
 def serve(stage, kind, models, port, *options):
