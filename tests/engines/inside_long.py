@@ -3,7 +3,8 @@
 longer than in inside.py and inside_sglang.py.  Prints one line a check, and exits with 1 when one fails.
 
 offline   an LLM and an AsyncLLM without a server (inside_offline.py)
-tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-size 2, --data-parallel-size 2.
+tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-size 2 (--tp-size 2),
+          --data-parallel-size 2.
           Rank 1 refuses one version: it is served nowhere, `heddle publish` says rank and words, and the next
           version is exact
 files     strace of all processes of a server, from the publication of a version to the answer: no file is
@@ -84,7 +85,8 @@ class TwoRanks:
 
     def run(self):
         # a rank spins while it waits for another one, so each of them has a core
-        os.environ.update(VLLM_CPU_OMP_THREADS_BIND="0|1", VLLM_HOST_IP="127.0.0.1")
+        os.environ.update(VLLM_CPU_OMP_THREADS_BIND="0|1", SGLANG_CPU_OMP_THREADS_BIND="0|1",
+                          VLLM_HOST_IP="127.0.0.1")
         self.start()
         self.check("two ranks", [rank["rank"] for rank in self.told()[1]["ranks"]], [0, 1])
         self.publish(1)
@@ -356,13 +358,15 @@ class Kills:
         self.both_have(other, self.publish(adapter)["version"], "a version came after a broker was killed")
 
 
+TENSOR_PARALLEL = "of the engine"
 PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "offline": (Offline,),
          "experts": (Experts, "--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"),
          "targets": (Targets, "--lora-target-modules", "q_proj", "v_proj", "lm_head"),
-         "tp": (TwoRanks, "--tensor-parallel-size", "2"),
+         "tp": (TwoRanks, TENSOR_PARALLEL, "2"),
          "dp": (TwoRanks, "--data-parallel-size", "2")}
-ENGINES = {"vllm": (inside.Trial, ("files", "kills", "many", "offline", "targets", "tp", "dp")),
-           "sglang": (inside_sglang.Trial, ("experts", "files", "kills", "many"))}
+ENGINES = {"vllm": (inside.Trial, ("files", "kills", "many", "offline", "targets", "tp", "dp"),
+                    "--tensor-parallel-size"),
+           "sglang": (inside_sglang.Trial, ("experts", "files", "kills", "many", "tp"), "--tp-size")}
 
 
 def main():
@@ -372,10 +376,11 @@ def main():
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     asked = parser.parse_args()
     engine = asked.kind.partition("@")[0]
-    trial, parts = ENGINES[engine]
+    trial, parts, tensor_parallel = ENGINES[engine]
 
     def trials(stage, models, expected):
         for make, *options in (PARTS[part] for part in asked.parts or parts):
+            options = [tensor_parallel if option is TENSOR_PARALLEL else option for option in options]
             made = type(make.__name__, (make, trial), {"count": asked.count})
             yield made(stage, models, expected, asked.kind, *options)
     return inside.run(trials, lambda _, site: add_failpoint(site, engine))
