@@ -98,6 +98,7 @@ const ANSWER_MS = 10000;        // for an answer to come
 const SILENCE_MS = 40000;       // of the stream: the broker gives a sign of life every 15 s
 const RETRY_MS = 1000;
 const PACE_MS = 400;            // between two requests of one answer; and ten times as long as it took
+const META_SHOWN = 8;           // of a version
 const EVENTS_KEPT = 2000;
 const EVENTS_BEFORE = 500;      // that the page begins with
 
@@ -540,7 +541,8 @@ function view_adapter(name) {
     {id: 'serving', title: 'Serve it', class: 'num wide', by: v => v.active_count, cell: v => String(v.active_count)},
     {id: 'note', title: 'Note, or tag', cell: v => v.reason?.message || v.note || v.tag},
   ];
-  return [h('div', {class: 'head', key: 'head'}, heading(name), badges(a), h('span', {class: 'grow'}),
+  return [h('div', {class: 'head', key: 'head'}, heading(name), badges(a),
+      a.base_model ? h('span', {class: 'soft'}, a.base_model) : null, h('span', {class: 'grow'}),
       h('span', {class: 'soft'}, current_text(a)), lag_pill(a), h('a', {href: '#/workers', 'data-filter': name}, 'Workers')),
     serving_bar(a), table('versions', `Versions of ${name}`, columns, [...of.data.versions].reverse(), v => v.version)];
 }
@@ -648,7 +650,8 @@ function progress_panel(v) {
       fact('Slowest', v.slowest ? `${v.slowest.worker}: ${v.slowest.phase} ${ms_text(v.slowest.ms)}` : null),
       fact('Step', v.step), fact('Size', `${bytes_text(v.data_bytes)}, ${count_of(v.tensor_count, 'tensor')}`),
       fact('Kind', [v.kind, ...v.features].join(', ')), fact('Holders', `${count_of(v.holder_count, 'worker')} on ${count_of(v.holder_host_count, 'host')}`),
-      fact('By', v.writer), fact('Tag', h('code', {}, v.tag))));
+      fact('By', v.writer), fact('Tag', h('code', {}, v.tag)),
+      Object.entries(v.meta).slice(0, META_SHOWN).map(([name, text]) => fact(name, text))));
 }
 
 function view_version(name, number) {
@@ -679,7 +682,7 @@ function subscriptions(body) {
   return subscribed = body.workers.flatMap(w => (w.adapters.length ? w.adapters : [null]).map(s => {
     const why = s?.note || s?.message || w.relay_why || '';
     const labels = Object.entries(w.labels).map(([k, v]) => `${k}=${v}`).join(' ');
-    return {w, s, key: `${w.name} ${s?.name || ''}`, why,
+    return {w, s, key: `${w.name} ${s?.name || ''}`, why, place: labels ? `${w.host} · ${labels}` : w.host,
             text: `${w.name} ${w.host} ${w.state} ${s?.name || ''} ${s?.state || ''} ${why} ${labels} ${s?.version ? `v${s.version}` : 'none'}`};
   }));
 }
@@ -687,7 +690,7 @@ function subscriptions(body) {
 const WORKER_TONE = {ready: 'active', draining: 'warn', left: '', lost: 'lost'};
 const WORKER_COLUMNS = [
   {id: 'worker', title: 'Worker', by: r => r.w.name, cell: r => r.w.name},
-  {id: 'host', title: 'Host', class: 'wide', by: r => r.w.host, cell: r => r.w.host},
+  {id: 'host', title: 'Host, labels', class: 'wide', by: r => r.place, cell: r => r.place},
   {id: 'state', title: 'State', class: 'narrow', by: r => r.w.state, cell: r => pill(WORKER_TONE[r.w.state], r.w.state)},
   {id: 'adapter', title: 'Adapter', by: r => r.s?.name || '',
    cell: r => r.s ? h('a', {href: `#/adapters/${encodeURIComponent(r.s.name)}`}, r.s.name) : '–'},
