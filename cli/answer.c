@@ -41,6 +41,7 @@ static const struct {
     {"keys add", "changed key added_roles session_count"},
     {"keys revoke", "changed key added_roles session_count"},
     {"keygen", "public_key file created"},
+    {"invite", "join addresses loopback key"},
     {"context", "file in_use contexts"},
     {"verify", "adapter version expected elapsed_ms workers"},
 };

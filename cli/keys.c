@@ -33,8 +33,12 @@ static const option_set_t SET = {
     "gives it the roles that it lacks, takes none away, and ends no session.  A revocation ends the key's\n"
     "sessions at once.  Needs the role admin; the first start of a broker gives it to the user that starts "
     "it.\n"
+    "An invitation (heddle invite) is in the list, with how many keys it entered of how many, or why it "
+    "enters\n"
+    "no more, and it is revoked as a key is; the keys that it entered stay.\n"
     "name, public key: what the key is called, and the key itself.  roles: what it may do.\n"
-    "added, revoked: how long ago; -: it is not revoked.  sessions: how many it has now.\n" CLI_DUR,
+    "added, revoked: how long ago; -: it is not revoked.  sessions: how many it has now.\n"
+    "invites: of an invitation, how many keys it entered of how many.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -47,19 +51,32 @@ static const option_set_t SET = {
     "  heddle keys list\n  heddle keys add 'QGid9d...' --name node7 --role worker:policy --role reader\n"
     "  heddle keys revoke node7"};
 
+/* "3 of 20, to 2026-11-27 16:40Z"; "-" for a key that is no invitation. */
+static const char *invitation_text(const json_t *key, char scratch[64])
+{
+    const json_t *i = json_object_get(key, "invitation");
+    const char *state = cli_string(i, "state"), *ends = cli_string(i, "ends_at");
+    if (!state || !ends) return "-";
+    long long used = cli_integer(i, "used_count"), uses = cli_integer(i, "use_count");
+    if (!strcmp(state, "open")) /* the date and the minute of an RFC 3339 time */
+        snprintf(scratch, 64, "%lld of %lld, to %.10s %.5sZ", used, uses, ends, ends + 11);
+    else snprintf(scratch, 64, "%lld of %lld, %s", used, uses, strcmp(state, "used_up") ? state : "used up");
+    return scratch;
+}
+
 static void render_list(const common_t *c, json_t *answer)
 {
     (void)c;
     const json_t *list = json_object_get(answer, "keys");
     cli_table_t t;
-    table_init(&t, "NAME", "PUBLIC KEY", "ROLES", "ADDED", "REVOKED", ">SESSIONS");
+    table_init(&t, "NAME", "PUBLIC KEY", "ROLES", "ADDED", "REVOKED", ">SESSIONS", "INVITES");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *key = json_array_get(list, i);
-        char s[5][64], roles[512];
+        char s[5][64], roles[512], invites[64];
         table_row(&t, cli_text(key, "name", s[0]), cli_text(key, "public_key", s[1]),
                   cli_join(json_object_get(key, "roles"), " ", roles, sizeof roles),
                   cli_age(key, "added_at", s[2]), cli_age(key, "revoked_at", s[3]),
-                  cli_text(key, "session_count", s[4]));
+                  cli_text(key, "session_count", s[4]), invitation_text(key, invites));
     }
     table_print(&t);
 }

@@ -41,6 +41,7 @@ static const subcommand_t COMMANDS[] = {
     {"verify", "have every holder hash its bytes again", command_verify, NULL},
     {"keygen", "make a key of your own", command_keygen, NULL},
     {"keys", "who may do what: list, add and revoke keys", command_keys, NULL},
+    {"invite", "one string with which other hosts join", command_invite, NULL},
     {"context", "named brokers: list, add, use and remove them", command_context, NULL},
     {"bench", "measure on this host, compare two measurements (heddle-bench)", NULL, "heddle-bench"},
 };
@@ -57,6 +58,7 @@ static const char NOTES[] =
     "  HEDDLE_CONTEXT        the context that names it, where HEDDLE_BROKER is not set [the one in use]\n"
     "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
     "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
+    "  HEDDLE_JOIN           worker: the string of heddle invite, or @FILE with it, unless --join is given\n"
     "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else "
     "~/.config/heddle/keys]\n"
     "  HEDDLE_TRANSFER_MODE  publish, worker: eager or rendezvous, how tensor bytes are sent [eager]\n"

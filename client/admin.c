@@ -2,6 +2,7 @@
 #include <heddle/keys.h>
 
 #include "client/admin.h"
+#include "client/broker_address.h"
 #include "client/opening.h"
 #include "core/clock.h"
 #include "core/errors.h"
@@ -189,6 +190,110 @@ int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json)
         return ask(a, &(msg_query_t){.op = "key_revoke", .name = key}, ret_json);
     int rc = key_take(key, public_key, error_last());
     return rc ? rc : ask(a, &(msg_query_t){.op = "key_revoke", .key = public_key}, ret_json);
+}
+
+/* ---- invitations ---- */
+
+enum { INVITE_MS = 3600000 };
+
+static bool is_everywhere(const char *endpoint)
+{
+    return !strncmp(endpoint, "tcp://0.0.0.0:", 14) || !strncmp(endpoint, "tcp://*:", 8) ||
+           !strncmp(endpoint, "tcp://[::]:", 11);
+}
+
+/* Where other hosts reach the broker: as the caller says; as it was reached, if that leads over a network;
+ * where it listens.  *ret_loopback: this host alone reaches it. */
+static int choose_addresses(const heddle_admin_t *a, const char *given, const char *listens,
+                            char ret_endpoints[JOIN_STRING_ENDPOINTS], bool *ret_loopback)
+{
+    bool asked_here = true;
+    const char *asked = broker_address(a->broker), *chosen = given;
+    (void)wire_check_endpoints(asked, &asked_here,
+                               error_last()); /* it was checked when the handle was opened */
+    if (!chosen && asked_here && listens && is_everywhere(listens)) {
+        int rc = misused("the broker listens on all addresses of its host, and none is named for others");
+        error_contrast(error_last(), "tcp://HOST:PORT, as other hosts reach it", listens);
+        error_hint(error_last(), "name it with opts.address");
+        return rc;
+    }
+    bool listens_here = true;
+    if (listens) (void)wire_check_endpoint(listens, true, &listens_here, error_last());
+    if (!chosen) chosen = asked_here && !listens_here ? listens : asked;
+    int rc = wire_check_endpoints(chosen, ret_loopback, error_last());
+    if (!rc && strlen(chosen) >= JOIN_STRING_ENDPOINTS) rc = misused("the addresses are too long");
+    if (!rc) text_printf(ret_endpoints, JOIN_STRING_ENDPOINTS, "%s", chosen);
+    return rc;
+}
+
+/* The broker's key and addresses, as the broker itself says them over a connection with keys. */
+static int take_broker(heddle_admin_t *a, const char *address, join_string_t *ret_string, bool *ret_loopback)
+{
+    json_t *status = NULL;
+    int rc = query_ask(a->query, &(msg_query_t){.op = "status"}, &status, error_last());
+    const json_t *broker = json_object_get(status, "broker");
+    const char *key = json_string_value(json_object_get(broker, "public_key"));
+    const char *listens = json_string_value(json_object_get(broker, "endpoint"));
+    if (!rc && (!key || !key_is_valid(key))) {
+        rc = error_fail(error_last(), HEDDLE_ERR_DENIED,
+                        "this broker runs without keys, and needs no invitation");
+        error_hint(error_last(), "start it without --insecure");
+    }
+    if (!rc) memcpy(ret_string->broker_key, key, KEY_TEXT);
+    if (!rc) rc = choose_addresses(a, address, listens, ret_string->endpoints, ret_loopback);
+    json_decref(status);
+    return rc;
+}
+
+static json_t *list_of_endpoints(const char *endpoints)
+{
+    json_t *list = json_array();
+    for (const char *at = endpoints; *at; at += strspn(at, ",")) {
+        size_t n = strcspn(at, ",");
+        json_array_append_new(list, json_stringn(at, n));
+        at += n;
+    }
+    return list;
+}
+
+/* The pair is made here, and the broker gets the public key alone. */
+int heddle_admin_invite(heddle_admin_t *a, const heddle_invite_opts_t *given, char **ret_json)
+{
+    heddle_invite_opts_t opts;
+    join_string_t string;
+    char text[JOIN_STRING_TEXT];
+    bool is_loopback = false;
+    json_t *body = NULL, *answer = NULL;
+    int rc = TAKE_OPTS(opts, given);
+    if (!rc) rc = take_name("invitation", opts.name);
+    if (rc) return rc;
+    if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
+    msg_query_t m = {.op = "invite",
+                     .name = opts.name,
+                     .key = string.pair.public_key,
+                     .uses = opts.uses ? opts.uses : 1,
+                     .ttl_ms = opts.ttl_ms ? opts.ttl_ms : INVITE_MS,
+                     .roles = (const char **)(uintptr_t)opts.roles}; /* encoding only reads them */
+    while (opts.roles && opts.roles[m.role_count])
+        if (++m.role_count > LIMIT_ROLES) return misused("a key has fewer roles");
+    if (!m.role_count) return misused("the roles are missing");
+    if (m.uses > HEDDLE_INVITE_USES_MAX) return misused("an invitation has fewer uses");
+    rc = take_broker(a, opts.address, &string, &is_loopback);
+    if (!rc) rc = key_make(&string.pair, error_last());
+    if (!rc) rc = join_string_write(&string, text, error_last());
+    if (!rc) rc = query_ask(a->query, &m, &body, error_last());
+    if (!rc)
+        answer = json_pack("{s:s, s:s, s:b, s:s, s:o, s:b, s:O}", "schema", "heddle/1", "kind", "invite",
+                           "ok", 1, "join", text, "addresses", list_of_endpoints(string.endpoints),
+                           "loopback", (int)is_loopback, "key", json_object_get(body, "key"));
+    *ret_json = answer ? json_dumps(answer, JSON_COMPACT) : NULL;
+    if (!rc && !*ret_json)
+        rc = error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for the broker's answer");
+    explicit_bzero(&string, sizeof string);
+    explicit_bzero(text, sizeof text);
+    json_decref(answer);
+    json_decref(body);
+    return rc;
 }
 
 /* ---- what there is ---- */

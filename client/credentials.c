@@ -68,7 +68,7 @@ void credentials_roles(const char *role, const char *const *adapters, char ret_r
 int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
                      heddle_error_t *error)
 {
-    const char *broker_key = given_or_env(c->broker_key, "HEDDLE_BROKER_KEY");
+    const char *broker_key = c->join ? c->join->broker_key : given_or_env(c->broker_key, "HEDDLE_BROKER_KEY");
     wire_keys_t keys = {.is_fixed = broker_key != NULL};
     snprintf(keys.roles, sizeof keys.roles, "%s", c->roles ? c->roles : "");
     /* A ring that was named in the environment is there, or can be made; without a place for one there is
@@ -112,7 +112,8 @@ bool credentials_are_named(const credentials_t *c)
     keyring_t ring;
     bool is_chosen = false;
     heddle_error_t ignored;
-    if (given_or_env(c->broker_key, "HEDDLE_BROKER_KEY") || given_or_env(c->key, "HEDDLE_KEY")) return true;
+    if (c->join || given_or_env(c->broker_key, "HEDDLE_BROKER_KEY") || given_or_env(c->key, "HEDDLE_KEY"))
+        return true;
     keyring_find(NULL, &ring, &is_chosen, &ignored);
     return is_chosen;
 }

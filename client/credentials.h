@@ -10,11 +10,13 @@
 #ifndef CLIENT_CREDENTIALS_H
 #define CLIENT_CREDENTIALS_H
 
+#include "wire/join_string.h"
 #include "wire/wire.h"
 
 /* A key or a file; a file; NULL: see above.  `roles`: what the key needs, for a hint; NULL: it depends. */
 typedef struct {
     const char *broker_key, *key, *roles;
+    const join_string_t *join; /* names the broker's key; NULL: not invited */
 } credentials_t;
 
 /* "worker:a --role worker:b", of a list that NULL ends; "" where that is too long to be read. */
@@ -27,8 +29,8 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
 /* The text is the secret of the client's own key (`key_file` NULL: see above).  A secret key looks like a
  * public one: where a public one is asked for, it must not be taken for that. */
 bool credentials_is_own_secret(const char *key_file, const char *text);
-/* A key or a ring was named, here or in the environment: then it is not one that was generated on this host
- * without a person. */
+/* A key, a ring or an invitation was named, here or in the environment: then it is not one that was
+ * generated on this host without a person. */
 bool credentials_are_named(const credentials_t *c);
 /* For an error about a connection without an answer.  Where the ring has no broker at that address, and one
  * at another answers now, the hint names that one; else it is `hint`.  Blocks for a quarter of a second at

@@ -4,8 +4,10 @@
 #include "client/broker_address.h"
 #include "client/data_device.h"
 #include "client/descriptors.h"
+#include "client/entering.h"
 #include "client/event_queue.h"
 #include "client/opening.h"
+#include "core/digest.h"
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -41,6 +43,10 @@ struct shell {
     device_reach_t reach;
     uint64_t look_us;     /* the next look at the interface; CLOCK_NEVER: loopback, or none */
     char look_error[256]; /* why the last one could not be obeyed; "" */
+    /* While the own key is being entered, what the connection does is not the node's. */
+    entering_t entering;
+    key_pair_t own;          /* erased when it is presented */
+    char enter_refusal[256]; /* why the invitation did not enter the key; "" */
 };
 
 /* ---- what the node asks for ---- */
@@ -54,10 +60,56 @@ static void tell(void *self, const heddle_event_t *event)
 
 /* ---- what the loop says ---- */
 
+/* The key is entered, or the invitation does not enter it.  The connection is made anew with the own key in
+ * either case: a key that is in the table needs no invitation. */
+static void end_entering(shell_t *s)
+{
+    s->entering.state = ENTERING_OVER;
+    wire_present(s->wire, &s->own);
+    explicit_bzero(&s->own, sizeof s->own);
+    wire_redial(s->wire);
+}
+
+static void refuse_node(shell_t *s, const heddle_error_t *why)
+{
+    if (s->ops->refused) s->ops->refused(s->node, why, loop_now(s->loop));
+}
+
+static void enter(shell_t *s, session_event_kind_t kind, const msg_t *msg, uint64_t now_us)
+{
+    msg_t answer;
+    heddle_error_t why;
+    unsigned out = entering_step(&s->entering, kind, msg, now_us, &answer, &why);
+    if (out & EN_SEND) {
+        buf_t frame = {0};
+        if (!msg_encode(&answer, &frame)) (void)wire_send(s->wire, 0, buf_view(&frame));
+        buf_fini(&frame);
+    }
+    if (out & EN_REDIAL) wire_redial(s->wire);
+    /* Where that is final, the refusal of the own key that follows has the reason. */
+    if (out & EN_AGAIN) refuse_node(s, &why);
+    else if (out & EN_REFUSED) error_text(s->enter_refusal, sizeof s->enter_refusal, why.message);
+    if (out & EN_ENTERED) log_emit(LOG_INFO, "keys.entered", "the broker has entered the key of this client");
+    if (entering_is_over(&s->entering)) end_entering(s);
+}
+
+static void on_entering_frame(shell_t *s, bytes_t frame)
+{
+    msg_t m;
+    heddle_error_t error;
+    if (msg_decode(frame, &m, &error)) return; /* the question is asked again */
+    enter(s, SE_FRAME, &m, loop_now(s->loop));
+    msg_fini(&m);
+}
+
 static void on_broker_frame(void *self, peer_t from, bytes_t frame)
 {
     shell_t *s = self;
     (void)from;
+    if (!entering_is_over(&s->entering)) {
+        on_entering_frame(s, frame);
+        return;
+    }
     s->ops->session(s->node, &(node_event_t){SE_FRAME, frame}, loop_now(s->loop));
 }
 
@@ -94,6 +146,10 @@ static bool look_at_device(shell_t *s, uint64_t now_us)
 static void on_connection(void *self, bool up)
 {
     shell_t *s = self;
+    if (!entering_is_over(&s->entering)) {
+        enter(s, up ? SE_CONNECTED : SE_DISCONNECTED, NULL, loop_now(s->loop));
+        return;
+    }
     (void)look_at_device(s, loop_now(s->loop)); /* the node sends it in what follows */
     node_event_t event = {.kind = up ? SE_CONNECTED : SE_DISCONNECTED};
     s->ops->session(s->node, &event, loop_now(s->loop));
@@ -102,7 +158,20 @@ static void on_connection(void *self, bool up)
 static void on_refused(void *self, const heddle_error_t *why)
 {
     shell_t *s = self;
-    if (s->ops->refused) s->ops->refused(s->node, why, loop_now(s->loop));
+    heddle_error_t all = *why;
+    bool is_unknown = why->code == HEDDLE_ERR_DENIED && !why->retriable;
+    if (!entering_is_over(&s->entering) && is_unknown) {
+        /* An invitation that was revoked, or that ended long ago, is not in the table.  The own key may
+         * be. */
+        error_text(s->enter_refusal, sizeof s->enter_refusal,
+                   "the broker does not know it, or it was revoked");
+        end_entering(s);
+        return;
+    }
+    if (is_unknown && s->enter_refusal[0])
+        text_printf(all.message + strlen(all.message), sizeof all.message - strlen(all.message),
+                    "; the invitation did not enter it: %s", s->enter_refusal);
+    refuse_node(s, &all);
 }
 
 /* Logged for developers alone: another program may use the port. */
@@ -126,6 +195,10 @@ static uint64_t tick(void *self, uint64_t now_us)
     if (now_us >= s->look_us && look_at_device(s, now_us)) wire_redial(s->wire);
     uint64_t node_us = s->ops->tick(s->node, now_us);
     s->transfer_due_us = transfer_deadline(s);
+    if (!entering_is_over(&s->entering)) {
+        enter(s, SE_TICK, NULL, now_us);
+        node_us = clock_earlier(node_us, entering_deadline(&s->entering));
+    }
     uint64_t due_us = node_us < s->transfer_due_us ? node_us : s->transfer_due_us;
     return due_us < s->look_us ? due_us : s->look_us;
 }
@@ -161,11 +234,16 @@ static int out_of(heddle_error_t *error, const char *words)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
+static const char *address_of(const shell_opts_t *opts)
+{
+    return opts->keys.join ? opts->keys.join->endpoints : broker_address(opts->broker);
+}
+
 /* Over a network keys are required, or --insecure. The check comes before anything is opened. */
 static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
 {
     bool is_loopback = false, is_secure = false;
-    const char *broker = broker_address(opts->broker);
+    const char *broker = address_of(opts);
     int rc = wire_check_endpoints(broker, &is_loopback, error);
     if (!rc) rc = credentials_take(&opts->keys, broker, ret_keys, &is_secure, error);
     if (!rc && !is_loopback && !is_secure && !opts->insecure) {
@@ -221,7 +299,14 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     s->events.is_quiet = opts->quiet_events;
     if (!rc) s->io.owner = loop_owner(s->loop);
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
-    if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
+    if (!rc && opts->keys.join) {
+        uint64_t seed;
+        random_bytes(&seed, sizeof seed);
+        entering_init(&s->entering, keys.own.public_key, (uint64_t)getpid(), seed);
+        s->own = keys.own;
+        keys.own = opts->keys.join->pair;
+    }
+    if (!rc) rc = wire_dial(s->loop, address_of(opts), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
     if (!rc && opts->timeout_ms) wire_share(s->wire, opts->timeout_ms);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work_a_turn, arm, s))
@@ -241,7 +326,7 @@ static void block_signals(sigset_t *ret_old)
 static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
 {
     int rc = opts->transfer ? descriptors_check(DESCRIPTORS_START, error) : HEDDLE_OK;
-    if (!rc) rc = wire_check_endpoints(broker_address(opts->broker), NULL, error);
+    if (!rc) rc = wire_check_endpoints(address_of(opts), NULL, error);
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
     if (!s) return out_of(error, "no memory is left for a client");
@@ -353,6 +438,7 @@ void shell_close(shell_t **shell)
     event_queue_fini(&s->events);
     descriptors_fini(&s->keep);
     if (s->interrupt_fd >= 0) close(s->interrupt_fd);
+    explicit_bzero(&s->own, sizeof s->own);
     free(s);
 }
 

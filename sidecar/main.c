@@ -31,7 +31,7 @@ typedef enum { KINDS_LORA, KINDS_TENSORS, KINDS_ALL } kinds_t;
 
 typedef struct {
     const char **adapters, **labels;
-    const char *context, *broker_key, *key;
+    const char *context, *broker_key, *key, *join;
     const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device, *host_share;
     int64_t slots, export_keep, ready_lag;
     service_opts_t http;
@@ -80,6 +80,9 @@ static const option_t OPTIONS[] = {
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
      "give up while another worker has the name, or exports into DIR, or IF is not up; default never",
      AT(join_timeout_ms)},
+    {"join", 0, OPTION_TEXT, "STRING|@FILE", "HEDDLE_JOIN", NULL,
+     "what heddle invite printed, or a file with it: names the broker, and enters this worker's own key",
+     AT(join)},
     SERVICE_OPTIONS(AT(http),
                     "answer over HTTP there, reads only: /livez, /readyz, /metrics; HOST: 127.0.0.1"),
     {"ready-lag", 0, OPTION_INTEGER, "N", NULL, "0",
@@ -134,6 +137,7 @@ static option_set_t SET =
      "  NOTIFY_SOCKET         a service manager, notified when it serves and when it ends\n\n"
      "Examples:\n"
      "  heddle worker --adapter policy\n"
+     "  heddle worker --join @join.txt --adapter policy    join.txt: what heddle invite printed\n"
      "  heddle worker --adapter policy --export ./w1    ./w1/policy is always the active version\n"
      "  heddle worker --adapter policy --export ./w1 --on-stage './load \"$HEDDLE_PATH\"' --on-activate "
      "./use\n"
@@ -155,6 +159,36 @@ typedef struct {
 } sidecar_t;
 
 /* --- arguments -------------------------------------------------------------------------------- */
+
+/* Given on the command line, and not by the variable. */
+static bool is_typed(const char *value, const char *variable)
+{
+    const char *set = getenv(variable);
+    return value && !(set && !strcmp(value, set));
+}
+
+/* A program's arguments are in the list of processes.  So the secret is copied, and the argument overwritten;
+ * until then, some milliseconds after the start, it could be read there. */
+static int hide_join(args_t *a, int argc, char **argv, heddle_error_t *error)
+{
+    static char join[4096];
+    if (!a->join) return HEDDLE_OK;
+    bool is_typed_too = is_typed(a->join, "HEDDLE_JOIN");
+    bool names_another = is_typed(a->broker, "HEDDLE_BROKER") || is_typed(a->context, "HEDDLE_CONTEXT") ||
+                         is_typed(a->broker_key, "HEDDLE_BROKER_KEY");
+    text_printf(join, sizeof join, "%s", a->join);
+    for (int i = 1; i < argc; i++)
+        if (argv[i] <= a->join && a->join <= argv[i] + strlen(argv[i]) && a->join[0] != '@')
+            memset(argv[i] + (a->join - argv[i]), 'x', strlen(a->join));
+    a->join = names_another && !is_typed_too ? NULL : join; /* an option comes before a variable */
+    if (a->join && !names_another) a->broker = "the address of the join string"; /* for the log alone */
+    if (!a->join || !names_another) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_USAGE,
+                        "--join names the broker and its key, and so does another option");
+    error_expected(error, "--join alone, or --broker and --broker-key, or --context");
+    error_hint(error, "see %s --help", SET.program);
+    return rc;
+}
 
 /* The rules that a single option's type cannot express. */
 static int check(const args_t *a, heddle_error_t *error)
@@ -360,8 +394,9 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
         static const char *const KINDS[][3] =
             {[KINDS_LORA] = {"lora"}, [KINDS_TENSORS] = {"tensors"}, [KINDS_ALL] = {"lora", "tensors"}};
         heddle_worker_opts_t opts = {.size = sizeof opts,
-                                     .broker = a->broker,
-                                     .broker_key = a->broker_key,
+                                     .broker = a->join ? NULL : a->broker,
+                                     .broker_key = a->join ? NULL : a->broker_key,
+                                     .join = a->join,
                                      .key = a->key,
                                      .name = s->name,
                                      .adapters = a->adapters,
@@ -460,7 +495,8 @@ int main(int argc, char **argv)
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&s.args, &error);
-    if (!rc) rc = choose_broker(&s.args, &error);
+    if (!rc) rc = hide_join(&s.args, argc, argv, &error);
+    if (!rc && !s.args.join) rc = choose_broker(&s.args, &error);
     if (!rc) {
         log_set_level(s.args.quiet && s.args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)s.args.log_level);
         if (s.args.name) error_text(s.name, sizeof s.name, s.args.name);

@@ -558,6 +558,12 @@ void wire_redial(wire_t *w)
     if (!w->peers) w->redial = true;
 }
 
+void wire_present(wire_t *w, const key_pair_t *own)
+{
+    owner_check(loop_owner(w->loop));
+    w->keys->own = *own;
+}
+
 /* ---- make and close ---- */
 
 static void free_wire(wire_t *w)

@@ -113,6 +113,8 @@ void wire_forget(wire_t *w, peer_t peer);
  * the next endpoint of the list; done later in the turn, on_connection(false) then follows if it was
  * connected. */
 void wire_redial(wire_t *w);
+/* Dial only, of a wire with keys: from the next dial on it proves this pair in place of the one before. */
+void wire_present(wire_t *w, const key_pair_t *own);
 /* Accepts NULL and pointers to NULL. */
 void wire_close(wire_t **w);
 

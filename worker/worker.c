@@ -77,6 +77,9 @@ static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
         return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u slots for an adapter",
                           LIMIT_SLOTS);
     if (o->join_timeout_ms < 0) return error_fail(error, HEDDLE_ERR_USAGE, "the join time-out is negative");
+    if (o->join && (o->broker || o->broker_key))
+        return error_fail(error, HEDDLE_ERR_USAGE,
+                          "the join string names the broker: opts.broker and opts.broker_key exclude it");
     if (o->own_memory && o->host_share)
         return error_fail(error, HEDDLE_ERR_USAGE, "own_memory and host_share exclude one another");
     return HEDDLE_OK;
@@ -111,13 +114,13 @@ static void wake(void *self) { shell_wake(((heddle_worker_t *)self)->shell); }
 static int check_descriptors(heddle_error_t *error) { return descriptors_check(DESCRIPTORS_VERSION, error); }
 
 /* False: no memory; destroy frees what was copied so far. */
-static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
+static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o, const char *endpoints)
 {
     if (o->name) error_text(w->name, sizeof w->name, o->name);
     else name_default(w->name);
     name_host(w->host);
     opening_begin(); /* HEDDLE_BROKER is read */
-    error_text(w->broker, sizeof w->broker, broker_address(o->broker));
+    error_text(w->broker, sizeof w->broker, endpoints ? endpoints : broker_address(o->broker));
     bool is_guarded = regions_are_guarded();
     opening_end();
     w->adapters = copy_list(o->adapters);
@@ -177,20 +180,34 @@ static void destroy(heddle_worker_t *w)
     free(w);
 }
 
+/* What the application names comes before the environment, and that before the user's contexts. */
+static void take_join_of_environment(heddle_worker_opts_t *o)
+{
+    opening_begin();
+    const char *set = o->join || o->broker || o->broker_key ? NULL : getenv("HEDDLE_JOIN");
+    opening_end();
+    if (set && set[0]) o->join = set;
+}
+
 /* The shell opens the connection and the data plane, the node is built on both, and only then the thread
  * starts. */
 static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error_t *error)
 {
-    if (!copy_opts(w, o)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    join_string_t join;
+    int rc = o->join ? join_string_take(o->join, &join, error) : HEDDLE_OK;
+    if (!rc && !copy_opts(w, o, o->join ? join.endpoints : NULL))
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     char roles[112];
     credentials_roles("worker", o->adapters, roles);
-    shell_opts_t shell = {.broker = o->broker,
-                          .transfer = true,
-                          .data_device = o->data_device,
-                          .insecure = o->insecure,
-                          .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
-                          .max_rate_bytes = o->max_rate_bytes};
-    int rc = shell_open(&shell, &w->shell, error);
+    shell_opts_t shell = {
+        .broker = o->broker,
+        .transfer = true,
+        .data_device = o->data_device,
+        .insecure = o->insecure,
+        .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles, .join = o->join ? &join : NULL},
+        .max_rate_bytes = o->max_rate_bytes};
+    if (!rc) rc = shell_open(&shell, &w->shell, error);
+    explicit_bzero(&join, sizeof join);
     if (rc) return rc;
     rc = worker_node_new(&w->opts, shell_io(w->shell), &w->node, error);
     if (rc) return rc;
@@ -216,7 +233,10 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
     if (check_opts(&o, &error)) return error_publish(&error);
     heddle_worker_t *w = calloc(1, sizeof *w);
     contexts_t contexts;
-    int rc = opening_context(&o.broker, &o.broker_key, &o.key, &contexts, &error);
+    take_join_of_environment(&o);
+    int rc = HEDDLE_OK;
+    if (o.join) contexts = (contexts_t){0};
+    else rc = opening_context(&o.broker, &o.broker_key, &o.key, &contexts, &error);
     if (!rc)
         rc = w ? start(w, &o, &error) : error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     contexts_fini(&contexts);

@@ -33,7 +33,8 @@ HEDDLE_API int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_
  * NO_MEMORY. */
 HEDDLE_API int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path);
 
-/* -> {"keys":[{"name","public_key","roles":[...],"added_at","revoked_at","session_count"}]}, by name. */
+/* -> {"keys":[{"name","public_key","roles":[...],"added_at","revoked_at","session_count","invitation"}]}, by
+ * name.  "invitation": null, or {"state","use_count","used_count","ends_at"}. */
 HEDDLE_API int heddle_admin_keys(heddle_admin_t *a, char **ret_json);
 /* `key`: a public key, or the path of a file with one.  `roles`: NULL-terminated, at least one.  `name`:
  * NULL for one made from the key.  A key that is there gets the roles that it lacks, keeps the others, and
@@ -45,6 +46,23 @@ HEDDLE_API int heddle_admin_key_add(heddle_admin_t *a, const char *key, const ch
 /* `key`: a name, a public key, or the path of a file with one.  Its sessions end at once.
  * -> {"changed","key":{...},"session_count"}.  NOT_FOUND, DENIED (also: no admin key would be left). */
 HEDDLE_API int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json);
+
+/* An invitation: a key that has others entered, and whose secret one string carries to other hosts
+ * (heddle_worker_opts_t.join).  It is listed and revoked as all keys are. */
+#define HEDDLE_INVITE_USES_MAX 1000
+typedef struct heddle_invite_opts {
+    size_t size;
+    const char *const *roles; /* that the entered keys get, NULL-terminated, at least one; never "admin" */
+    const char *name;         /* the keys are NAME-1, NAME-2...; NULL: made from its key */
+    uint32_t uses;            /* how many keys it enters, up to HEDDLE_INVITE_USES_MAX; 0: 1 */
+    uint32_t ttl_ms;          /* how long it is good; 0: an hour */
+    const char *address; /* where other hosts reach the broker, "EP[,EP]"; NULL: as it was reached here, or
+                               * where it listens */
+} heddle_invite_opts_t;
+/* -> {"join":"heddle-join-1:...","addresses":[...],"loopback","key":{...}}.  The string is made here, and no
+ * other process has its secret.  USAGE (also: the broker listens on all addresses, and `address` names none),
+ * BAD_NAME, REQUEST_CONFLICT (the name is taken), LIMIT, DENIED. */
+HEDDLE_API int heddle_admin_invite(heddle_admin_t *a, const heddle_invite_opts_t *opts, char **ret_json);
 
 #ifdef __cplusplus
 }

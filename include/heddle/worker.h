@@ -77,6 +77,11 @@ typedef struct heddle_worker_opts {
      * full weights.  One of another kind is refused before its bytes are fetched (UNSUPPORTED_FEATURE).
      * NULL: lora alone */
     const char *const *kinds;
+    /* An invitation, as `heddle invite` prints it, or "@FILE" with one.  It names broker and broker_key,
+     * and has this worker's own key (`key`, made where it is missing) entered; a key that is in already
+     * uses none up. Not with broker or broker_key.  NULL: $HEDDLE_JOIN, where those two are not given
+     * either */
+    const char *join;
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).

@@ -81,6 +81,8 @@ class Worker(Handle):
                it for all
     host_share           directory, mode 0700, in which processes of this host find each other for that: the
                same one in all containers.  None: processes of one network namespace find each other
+    join                 what `heddle invite` printed, or "@FILE" with it: names the broker, and has this
+               worker's own key entered.  Not with broker or broker_key.  None: HEDDLE_JOIN
     join_timeout         seconds to give up joining under a name that is alive; None: never
     group, rank, ranks   workers that serve as one, as the ranks of one engine: each names the group, its rank
                from 0, and how many there are (at most 4096).  A version counts as staged in a group when each
@@ -100,7 +102,7 @@ class Worker(Handle):
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None, own_memory: bool = False,
                  verify_each: bool = False, host_share: str | None = None, no_relay: bool = False,
-                 kinds: Iterable[Kind] = ("lora",)) -> None:
+                 kinds: Iterable[Kind] = ("lora",), join: str | None = None) -> None:
         self._holds: set[Hold] = set()
         self._layouts: dict[str, Layout] = {}           # of the version last looked at, by adapter
         super().__init__()
@@ -126,9 +128,12 @@ class Worker(Handle):
                 if feature not in FEATURES:
                     raise _native.error("usage", "accepts has what is not a feature",
                                         expected=" ".join(FEATURES), found=repr(feature))
-            self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or _DEFAULT
+            is_invited = join or (not broker and not broker_key and os.environ.get("HEDDLE_JOIN"))
+            self._endpoint = ("the address of the join string" if is_invited else
+                              broker or os.environ.get("HEDDLE_BROKER") or _DEFAULT)
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
-                       broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share, no_relay))
+                       broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share, no_relay),
+                       join)
         except BaseException:
             self._failed()
             raise
@@ -154,11 +159,11 @@ class Worker(Handle):
               apply: str, max_rate: int | None, join_timeout: float | None, data_device: str | None,
               insecure: bool, broker_key: str | None, key: str | None,
               place_in_group: tuple[str | None, int, int],
-              sharing: tuple[bool, bool, str | None, bool]) -> None:
+              sharing: tuple[bool, bool, str | None, bool], join: str | None) -> None:
         group, rank, ranks = place_in_group
         own_memory, verify_each, host_share, no_relay = sharing
         texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key,
-                 "key": key, "group": group, "host_share": host_share}
+                 "key": key, "group": group, "host_share": host_share, "join": join}
         kept = {what: _native.c_text(value) for what, value in texts.items()}
         names, kept_names = _native.c_list(self.adapters, "adapters")
         pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
