@@ -229,6 +229,20 @@ def keys():
         seed("keys", "role-" + name, b"\x01" + text.encode())
 
 
+def join_string():
+    import base64
+    import hashlib
+    raw = bytes(range(32)) + bytes(range(32, 64)) + b"tcp://10.0.0.5:7700,tcp://[fd00::5]:7700"
+    whole = raw + hashlib.blake2b(raw, digest_size=32).digest()[:4]
+    text = b"heddle-join-1:" + base64.urlsafe_b64encode(whole).rstrip(b"=")
+    for name, said in {"whole": text, "cut": text[:-9], "other": text.replace(b"-1:", b"-2:"), "empty": b"",
+                       "prefix": b"heddle-join-1:", "no-letter": text[:40] + b"%" + text[41:]}.items():
+        seed("join_string", name, b"\x00" + said)
+    for name, said in {"raw": raw, "raw-short": raw[:64], "raw-nowhere": raw[:64] + b"10.0.0.5",
+                       "raw-nul": raw + b"\x00x", "raw-long": raw + b",tcp://10.0.0.5:7700" * 30}.items():
+        seed("join_string", name, b"\x01" + said)
+
+
 def broker_walk(*steps):
     """Steps of tests/unit/broker_walk.h as the numbers that it draws."""
     number = {"join": 0, "leave": 2, "publish": 4, "stage": 6, "activate": 10, "reject": 13, "operate": 14,
@@ -329,8 +343,8 @@ def events():
             seed(target, f"walk-{number}", bytes(data[:500]))
 
 
-for make in (messages, reports, adapters, frames, strangers, rows, command_lines, texts, keys, stories,
-             requests_over_http, events):
+for make in (messages, reports, adapters, frames, strangers, rows, command_lines, texts, keys, join_string,
+             stories, requests_over_http, events):
     make()
 print(f"seeds: {sum(1 for _ in CORPUS.rglob('*') if _.is_file())} inputs, "
       f"{sum(f.stat().st_size for f in CORPUS.rglob('*') if f.is_file())} bytes")
