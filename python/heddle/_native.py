@@ -214,7 +214,7 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
     (r"--slots to (\d+)", r"slots to \1"),
     (r"with more --slots", "with a larger slots="), (r"--step ", "step="),
     (r"--(name|deadline|timeout)\b", r"\1="),
-    (r"--(broker-key|data-device|host-share|join-timeout|broker|join|key)\b",
+    (r"--(broker-key|data-device|host-share|join-timeout|address|broker|join|key)\b",
      lambda m: m[1].replace("-", "_") + "="))]
 
 
