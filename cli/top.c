@@ -26,9 +26,10 @@ typedef struct {
     common_t common;
     uint32_t period_ms;
 } args_t;
-static const option_t OPTIONS[] = {
-    {"period", 0, OPTION_DURATION, "DUR", NULL, "1s", "ask the broker so often", offsetof(args_t, period_ms)},
-    {0}};
+static const option_t OPTIONS[] = {{"period", 0, OPTION_DURATION, "DUR", NULL, "1s",
+                                    "ask the broker so often, at most every 100ms",
+                                    offsetof(args_t, period_ms)},
+                                   {0}};
 static const option_set_t SET = {
     "heddle top",
     "[OPTION...]",
@@ -104,11 +105,12 @@ static void *ask_on(void *self)
 typedef struct {
     board_t board;
     const args_t *args;
-    char away_at[25]; /* since when the broker does not answer; "": it does */
+    char away_at[25]; /* since when there is no answer; "": there is one */
+    char why[300];    /* there is none */
     size_t first;     /* row at the top */
 } top_t;
 
-enum { HEAD_LINES = 3, FOOT_LINES = 1 };
+enum { HEAD_LINES = 3, FOOT_LINES = 1, LEAST_MS = 100 };
 
 static size_t page_of(void)
 {
@@ -132,9 +134,7 @@ static void draw_head(const top_t *t)
     const board_t *b = &t->board;
     clock_text(clock_wall(clock_system()), now);
     board_summary(b, summary, sizeof summary);
-    if (t->away_at[0])
-        snprintf(text, sizeof text, "%s  the broker at %.200s does not answer; waiting for it", t->away_at,
-                 t->args->common.broker);
+    if (t->away_at[0]) snprintf(text, sizeof text, "%s  %s", t->away_at, t->why);
     else
         snprintf(text, sizeof text, "%s  %.200s%s%s: %s", now, t->args->common.broker,
                  t->args->common.context ? ", " : "", t->args->common.context ? t->args->common.context : "",
@@ -286,11 +286,15 @@ static void take_answer(top_t *t, asking_t *a)
     eventfd_read(a->changed_fd, &count);
     pthread_mutex_lock(&a->lock);
     json_t *status = a->status, *workers = a->workers;
-    bool is_away = a->error.code != HEDDLE_OK;
+    heddle_error_t error = a->error;
     a->status = a->workers = NULL;
     pthread_mutex_unlock(&a->lock);
-    if (!is_away) t->away_at[0] = 0;
+    if (!error.code) t->away_at[0] = 0;
     else if (!t->away_at[0]) clock_text(clock_wall(clock_system()), t->away_at);
+    if (error.code == HEDDLE_ERR_UNAVAILABLE)
+        snprintf(t->why, sizeof t->why, "the broker at %.200s does not answer; waiting for it",
+                 t->args->common.broker);
+    else if (error.code) snprintf(t->why, sizeof t->why, "%.200s; asking again", error.message);
     if (status) board_take(&t->board, status, workers);
 }
 
@@ -359,7 +363,8 @@ int command_top(int argc, char **argv)
         return refuse(&args, "heddle top draws on a terminal",
                       "`heddle workers --watch` prints one answer after the other");
     top_t t = {.args = &args};
-    asking_t a = {.period_ms = args.period_ms ? args.period_ms : 1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    asking_t a = {.period_ms = args.period_ms > LEAST_MS ? args.period_ms : LEAST_MS,
+                  .lock = PTHREAD_MUTEX_INITIALIZER};
     a.admin = cli_admin(&args.common, "top", &end);
     if (!a.admin) return end;
     a.changed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
