@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tests under the thread sanitizer: what takes Criterion's place, and what is left out (excluded, which says why).
+# The tests under the thread sanitizer: what is left out (excluded, which says why).
 set(threads_dir ${CMAKE_CURRENT_LIST_DIR})
 file(STRINGS ${threads_dir}/excluded threads_excluded REGEX "^(folder|test|case) ")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${threads_dir}/excluded)
 
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/races)
-add_library(heddle_criterion STATIC ${threads_dir}/runner.c)
-target_include_directories(heddle_criterion SYSTEM BEFORE PUBLIC ${threads_dir})
-target_compile_options(heddle_criterion PRIVATE -Wno-missing-prototypes)
-target_link_libraries(heddle_criterion PUBLIC m)
 
 # threads_keep_parts(LIST): without the folders that are left out.
 function(threads_keep_parts list)

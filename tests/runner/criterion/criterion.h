@@ -3,8 +3,8 @@
  * meaning.  Each test is a forked process of its own; they run one after the other (runner.c).
  *
  * The process that forks has one thread: the sanitizer takes no threads in the child of a parent that has several. */
-#ifndef TESTS_THREADS_CRITERION_H
-#define TESTS_THREADS_CRITERION_H
+#ifndef TESTS_RUNNER_CRITERION_H
+#define TESTS_RUNNER_CRITERION_H
 
 #include <math.h>
 #include <stdbool.h>
@@ -27,8 +27,8 @@ typedef struct runner_test {
 } runner_test_t;
 
 void runner_add(runner_test_t *test);
-void runner_check(bool holds, bool fatal, const char *file, int line, const char *condition,
-                  const char *format, ...) __attribute__((format(printf, 6, 7)));
+void runner_failed(bool is_fatal, const char *file, int line, const char *condition, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 void runner_skip(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 bool runner_stdout_is(const char *expected);
 void cr_redirect_stdout(void);
@@ -47,9 +47,9 @@ void cr_redirect_stdout(void);
     static runner_test_t Suite##_suite_test = {.suite = #Suite, __VA_ARGS__};                                \
     RUNNER_ADD(Suite##_suite)
 
-/* The condition goes first, so that its message may be told from none. */
+/* Its message is made where it does not hold.  The blank before it lets a message be told from none. */
 #define RUNNER_CHECK(fatal, condition, text, ...)                                                            \
-    runner_check((condition), fatal, __FILE__, __LINE__, text, " " __VA_ARGS__)
+    ((condition) ? (void)0 : runner_failed(fatal, __FILE__, __LINE__, text, " " __VA_ARGS__))
 
 #define cr_assert(condition, ...) RUNNER_CHECK(true, condition, #condition, __VA_ARGS__)
 #define cr_assert_not(condition, ...) RUNNER_CHECK(true, !(condition), "not " #condition, __VA_ARGS__)
