@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PROGRAM [--filter SUITE/TEST] [anything else is ignored]: the tests that criterion/criterion.h collected, each in a
  * process of its own.  CRITERION_TEST_PATTERN as Criterion takes it: a pattern of the shell, with @(a|b).
+ * RUNNER_ONE_THREAD: a test that starts another thread fails.
  * RUNNER_WITHOUT: SUITE/TESTs that are left out, with blanks around each, and said to be. */
 #include "criterion/criterion.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/syscall.h>
@@ -81,6 +84,21 @@ bool runner_stdout_is(const char *expected)
     text[bytes] = 0;
     return !strcmp(text, expected);
 }
+
+/* The thread sanitizer leaves out what has one thread, as tests/threads/excluded says: in the other builds that is checked.
+ * It takes the place of the libraries' own, also for them. */
+#ifndef __SANITIZE_THREAD__
+typedef int pthread_create_t(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+__attribute__((visibility("default"))) int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                                                          void *(*run)(void *), void *self)
+{
+    pthread_create_t *real = (pthread_create_t *)dlsym(RTLD_NEXT, "pthread_create");
+    if (getenv("RUNNER_ONE_THREAD"))
+        runner_failed(true, __FILE__, __LINE__, "it has one thread", " tests/threads/excluded says so");
+    return real(thread, attributes, run, self);
+}
+#endif
 
 /* Ends as a program does: what the sanitizer found makes exit's code its own. */
 static void run_here(const runner_test_t *test)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tests under the thread sanitizer: what is left out (excluded, which says why).
+# The tests under the thread sanitizer: what is left out (excluded, which says why).  In the other builds with tests/runner: what
+# is left out because it has one thread must not start another one.
 set(threads_dir ${CMAKE_CURRENT_LIST_DIR})
 file(STRINGS ${threads_dir}/excluded threads_excluded REGEX "^(folder|test|case) ")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${threads_dir}/excluded)
 
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/races)
+if(HEDDLE_SANITIZE STREQUAL thread)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/races)
+endif()
 
 # threads_keep_parts(LIST): without the folders that are left out.
 function(threads_keep_parts list)
@@ -17,18 +20,30 @@ function(threads_keep_parts list)
   set(${list} ${kept} PARENT_SCOPE)
 endfunction()
 
-# threads_leave_out(): tests and cases, of the directory that it is called in.
+# threads_leave_out(): tests and cases, of the directory that it is called in.  A program that is left out is not built.
 function(threads_leave_out)
   get_property(tests DIRECTORY PROPERTY TESTS)
   foreach(line IN LISTS threads_excluded)
-    if(line MATCHES "^test ([^ ]+)")
+    if(line MATCHES "^test ([^ ]+) +(one thread)?")
+      set(has_one_thread ${CMAKE_MATCH_2})
       set(found ${tests})
       list(FILTER found INCLUDE REGEX "${CMAKE_MATCH_1}")
       if(NOT found)
         message(FATAL_ERROR "tests/threads/excluded names a test that is none: ${line}")
       endif()
+      if(NOT HEDDLE_SANITIZE STREQUAL thread)
+        if(has_one_thread)
+          set_property(TEST ${found} APPEND PROPERTY ENVIRONMENT RUNNER_ONE_THREAD=1)
+        endif()
+        continue()
+      endif()
       set_tests_properties(${found} PROPERTIES DISABLED TRUE)
-    elseif(line MATCHES "^case ([^ ]+) ([^ ]+)")
+      foreach(test IN LISTS found)
+        if(TARGET ${test})
+          set_target_properties(${test} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+        endif()
+      endforeach()
+    elseif(HEDDLE_SANITIZE STREQUAL thread AND line MATCHES "^case ([^ ]+) ([^ ]+)")
       set_property(TEST ${CMAKE_MATCH_1} APPEND PROPERTY ENVIRONMENT "RUNNER_WITHOUT= ${CMAKE_MATCH_2} ")
     endif()
   endforeach()
