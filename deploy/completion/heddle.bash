@@ -5,7 +5,7 @@
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
     broker) echo '--listen --data --lease --keep --plan --keys --admin-key --http --http-token --http-cert --http-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --http --http-token --http-cert --http-key --ready-lag --insecure --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --kinds --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --join --http --http-token --http-cert --http-key --ready-lag --insecure --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --kind --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --watch --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     check) echo '--min-workers --max-lag --max-age --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -23,6 +23,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     verify) echo '--dir --deadline --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    invite) echo '--role --uses --ttl --name --address --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     context) echo '--broker --broker-key --key -o --output -q --quiet --log-level -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --own-memory --pin --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -q --quiet -h --help --version' ;;
@@ -34,10 +35,11 @@ _heddle_values() {
   case $1:$2 in
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '@adapters' ;;
+    invite:--address) echo '' ;;
     broker:--admin-key) echo '@file' ;;
-    worker:--broker|publish:--broker|status:--broker|check:--broker|top:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker|context:--broker) echo '' ;;
-    worker:--broker-key|publish:--broker-key|status:--broker-key|check:--broker-key|top:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key|context:--broker-key) echo '@file' ;;
-    worker:--context|publish:--context|status:--context|check:--context|top:--context|adapters:--context|versions:--context|workers:--context|events:--context|wait:--context|activate:--context|rollback:--context|resume:--context|forget:--context|pull:--context|verify:--context|keys:--context) echo '@contexts' ;;
+    worker:--broker|publish:--broker|status:--broker|check:--broker|top:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker|invite:--broker|context:--broker) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|check:--broker-key|top:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key|invite:--broker-key|context:--broker-key) echo '@file' ;;
+    worker:--context|publish:--context|status:--context|check:--context|top:--context|adapters:--context|versions:--context|workers:--context|events:--context|wait:--context|activate:--context|rollback:--context|resume:--context|forget:--context|pull:--context|verify:--context|keys:--context|invite:--context) echo '@contexts' ;;
     broker:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device|pull:--data-device) echo '@if' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|rollback:--deadline|resume:--deadline|pull:--deadline|verify:--deadline) echo '' ;;
@@ -51,9 +53,10 @@ _heddle_values() {
     broker:--http-key|worker:--http-key) echo '@file' ;;
     broker:--http-token|worker:--http-token) echo '@file' ;;
     publish:--if-unchanged) echo 'fail skip publish' ;;
+    worker:--join) echo '' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
-    worker:--key|publish:--key|status:--key|check:--key|top:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key|context:--key) echo '@file' ;;
+    worker:--key|publish:--key|status:--key|check:--key|top:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key|invite:--key|context:--key) echo '@file' ;;
     broker:--keys) echo '@dir' ;;
     publish:--kind) echo 'lora tensors' ;;
     worker:--kinds) echo 'lora tensors all' ;;
@@ -62,19 +65,19 @@ _heddle_values() {
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
-    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|check:--log-level|top:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|context:--log-level|bench:--log-level) echo 'error warn info debug' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|check:--log-level|top:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|invite:--log-level|context:--log-level|bench:--log-level) echo 'error warn info debug' ;;
     check:--max-age) echo '' ;;
     check:--max-lag) echo '' ;;
     worker:--max-rate|publish:--max-rate|pull:--max-rate) echo '' ;;
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
     check:--min-workers) echo '' ;;
-    worker:--name|keys:--name) echo '' ;;
+    worker:--name|keys:--name|invite:--name) echo '' ;;
     mkadapter:--narrow) echo '' ;;
     worker:--on-activate) echo '@file' ;;
     worker:--on-stage) echo '@file' ;;
     keygen:--out) echo '@file' ;;
-    broker:--output|worker:--output|publish:--output|status:--output|check:--output|top:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|context:--output|bench:--output) echo 'table json' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|check:--output|top:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|invite:--output|context:--output|bench:--output) echo 'table json' ;;
     top:--period) echo '' ;;
     wait:--phase) echo 'staged active' ;;
     broker:--plan) echo 'auto star chain two-tree' ;;
@@ -84,7 +87,7 @@ _heddle_values() {
     worker:--ready-lag) echo '' ;;
     bench:--repeat) echo '' ;;
     publish:--request-id) echo '' ;;
-    keys:--role) echo '' ;;
+    keys:--role|invite:--role) echo '' ;;
     bench:--row) echo '' ;;
     mkadapter:--seed) echo '' ;;
     mkadapter:--shape) echo 'tiny qwen2.5-0.5b qwen3-8b llama-3.1-8b llama-3.1-70b qwen3-30b-a3b deepseek-v3' ;;
@@ -92,13 +95,15 @@ _heddle_values() {
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
     mkadapter:--tensors) echo '' ;;
-    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|check:--timeout|top:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
+    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|check:--timeout|top:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout|invite:--timeout) echo '' ;;
     rollback:--to) echo '@refs' ;;
+    invite:--ttl) echo '' ;;
+    invite:--uses) echo '' ;;
     worker:--verify) echo 'host each' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '@workers' ;;
     publish:--writer) echo '' ;;
-    broker:-o|worker:-o|publish:-o|status:-o|check:-o|top:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|context:-o|bench:-o) echo 'table json' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|check:-o|top:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|invite:-o|context:-o|bench:-o) echo 'table json' ;;
     mkadapter:-r) echo '' ;;
     mkadapter:-s) echo '' ;;
     *) return 1 ;;
@@ -174,8 +179,8 @@ _heddle() {
   fi
   case $command:$cur in
     :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
-    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check top adapters versions workers events wait activate rollback resume forget pull verify keygen keys context bench help' -- "$cur") ;;
-    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check top adapters versions workers events wait activate rollback resume forget pull verify keygen keys context bench' -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check top adapters versions workers events wait activate rollback resume forget pull verify keygen keys invite context bench help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status check top adapters versions workers events wait activate rollback resume forget pull verify keygen keys invite context bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     keys:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     context:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add use remove' -- "$cur"); else _heddle_names contexts; fi ;;
