@@ -1097,7 +1097,7 @@ def test_hints_speak_python():
                       _native.spoken(hint))
         assert not re.search(r"--[a-z]|heddle_[a-z]|HEDDLE_PHASE", said), f"{where}: {said}"
         commands = [m.split("`")[0] for m in _native.spoken(hint).split("`heddle ")[1:]]
-        stay = ("keygen", "keys", "invite", "broker", "worker", "publish", "--version")   # no calls here
+        stay = ("keygen", "keys", "invite", "context", "broker", "worker", "publish", "--version")
         assert all(c.startswith(stay) for c in commands), f"{where}: {commands}"
     for command, call in (("`heddle versions a@7`", '`Admin().versions("a@7")`'),
                           ("`heddle status` tells", "`Admin().status()` tells"),
