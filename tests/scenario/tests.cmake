@@ -18,3 +18,6 @@ foreach(file IN LISTS scenarios)
   heddle_test_properties(scenario_${theme}_late scenario ${limit})
   set_property(TEST scenario_${theme}_late APPEND PROPERTY ENVIRONMENT HEDDLE_TEST_STORE=late)
 endforeach()
+# Hundreds of worlds with 1 GB of regions: all but the first take those of the one before.
+target_sources(scenario_fanout PRIVATE ${CMAKE_SOURCE_DIR}/tests/lib/spare_regions.c)
+target_link_options(scenario_fanout PRIVATE -Wl,--wrap=memory_region_new -Wl,--wrap=memory_region_destroy)
