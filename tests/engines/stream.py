@@ -45,10 +45,11 @@ class Stage:
         self.lines = []                  # what the plug said
         self.good = self.bad = 0
 
-    def start(self, name, *argv, is_read=True):
-        """Its log is name.log; where nobody reads its stdout, that goes there too."""
+    def start(self, name, *argv, is_read=True, is_written=False):
+        """Its log is name.log; where its stdout is not read, that goes there too."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(list(map(str, argv)),
+                                                  stdin=subprocess.PIPE if is_written else None,
                                                   stdout=subprocess.PIPE if is_read else log, stderr=log,
                                                   cwd=ROOT,
                                                   start_new_session=True)
