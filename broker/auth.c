@@ -188,7 +188,7 @@ static const struct {
     const char *op, *what;
 } ADMINS[] = {{"activate", "activate versions"}, {"rollback", "roll back"}, {"resume", "end a hold"},
               {"forget", "forget adapters"},     {"keys", "list keys"},     {"key_add", "add keys"},
-              {"key_revoke", "revoke keys"},     {"invite", "invite"}};
+              {"key_revoke", "revoke keys"},     {"invite", "invite"},      {"drain", "drain workers"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 
 /* The error says which role is missing and which roles the key has, because the operator who reads it has

@@ -25,7 +25,8 @@
     X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")                                     \
     X(INVITATION_MADE, "invitation.made") X(INVITATION_USED, "invitation.used")                 \
     X(ADAPTER_FORGOTTEN, "adapter.forgotten") X(STORE_REFUSED, "store.refused")                 \
-    X(STORE_RECOVERED, "store.recovered") X(VERIFY_FAILED, "verify.failed")
+    X(STORE_RECOVERED, "store.recovered") X(VERIFY_FAILED, "verify.failed")                  \
+    X(WORKER_DRAINING, "worker.draining")
 /* clang-format on */
 typedef enum {
     EVENT_NONE,

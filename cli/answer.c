@@ -36,6 +36,7 @@ static const struct {
     {"rollback", WAIT_FIELDS DECIDE_FIELDS},
     {"resume", WAIT_FIELDS DECIDE_FIELDS},
     {"forget", "adapter version_count dry_run"},
+    {"drain", "workers"},
     {"pull", "adapter version tag digest state step data_bytes tensor_count path elapsed_ms sources"},
     {"keys list", "keys"},
     {"keys add", "changed key added_roles session_count"},

@@ -61,7 +61,7 @@ extern const option_t CLI_COMMON[];
 typedef int command_fn(int argc, char **argv);
 command_fn command_publish, command_status, command_check, command_adapters, command_versions,
     command_workers, command_events, command_wait, command_activate, command_rollback, command_resume,
-    command_forget, command_pull, command_verify, command_keygen, command_keys, command_invite,
+    command_forget, command_drain, command_pull, command_verify, command_keygen, command_keys, command_invite,
     command_context, command_top, command_complete;
 
 /* ---- what each command does (common.c) ---- */

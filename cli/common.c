@@ -41,6 +41,7 @@ static const struct {
     {"adapters", "`heddle versions NAME` is about one adapter"},
     {"resume", "it takes an adapter without a version: `heddle activate NAME@V` takes both"},
     {"forget", "it takes an adapter without a version: all of its versions are forgotten"},
+    {"drain", "one worker, or --label K=V for all that have it"},
     {"keygen", "--out FILE names the file"},
     {"workers", "`heddle workers NAME` is about one, `heddle workers` about all"}};
 

@@ -37,6 +37,7 @@ static const subcommand_t COMMANDS[] = {
     {"rollback", "go back to the version that was active before", command_rollback, NULL},
     {"resume", "end the hold of an adapter: activate its newest version", command_resume, NULL},
     {"forget", "forget an adapter that no process publishes or serves", command_forget, NULL},
+    {"drain", "have workers leave: what only they hold goes to others first", command_drain, NULL},
     {"pull", "fetch a version from its holders into a PEFT directory", command_pull, NULL},
     {"verify", "have every holder hash its bytes again", command_verify, NULL},
     {"keygen", "make a key of your own", command_keygen, NULL},

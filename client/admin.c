@@ -471,6 +471,15 @@ int heddle_admin_forget(heddle_admin_t *a, const char *adapter, int dry_run, cha
     return ask(a, &m, ret_json);
 }
 
+int heddle_admin_drain(heddle_admin_t *a, const char *worker, char **ret_json)
+{
+    if (!worker) return misused("the name of a worker is missing");
+    int rc = name_check("worker", worker, error_last());
+    if (rc) return rc;
+    msg_query_t m = {.op = "drain", .name = worker};
+    return ask(a, &m, ret_json);
+}
+
 /* The expected digest is parsed here: a text that is none would compare as "differs" everywhere. */
 int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms,
                         char **ret_json)

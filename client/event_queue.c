@@ -88,6 +88,7 @@ static worth_t worth_of(int type)
     case HEDDLE_EVENT_LOST_BROKER:
     case HEDDLE_EVENT_REFUSED:
     case HEDDLE_EVENT_FENCED:
+    case HEDDLE_EVENT_DRAINING:
     case HEDDLE_EVENT_LEFT: return NEEDED;
     default: return OPTIONAL;
     }

@@ -129,6 +129,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         s->lease_end_us = s->asked_us + s->lease_us;
         memset(s->beats, 0, sizeof s->beats);
         s->heartbeat_seq = 0;
+        s->drain = DRAIN_NONE;
         s->hello_count = 0;
         s->join_count++;
         memcpy(s->joined, s->cluster, sizeof s->joined);
@@ -163,6 +164,7 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
         uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
         bool is_ours = m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
         if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
+        if (is_ours) s->drain = (drain_t)m->heartbeat_ok.drain;
         return 0;
     }
     case MSG_ERROR: {
@@ -251,6 +253,11 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
         return out | SO_LEAVE;
     }
     return out;
+}
+
+void session_beat_soon(session_t *s, uint64_t now_us)
+{
+    if (s->state == SESSION_READY && s->next_us > now_us) s->next_us = now_us;
 }
 
 /* -- questions about the state ---------------------------------------------------------------- */

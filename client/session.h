@@ -17,7 +17,7 @@
  *             silence                    as GREETING
  *   these and REFUSED: DISCONNECTED      -> DOWN     CONNECTED -> GREETING, HELLO
  *   READY     lease / 4, connected       -> READY    SO_HEARTBEAT
- *             HEARTBEAT_OK(seq)          -> READY    lease from when that heartbeat was SENT
+ *             HEARTBEAT_OK(seq)          -> READY    lease from when that heartbeat was SENT; takes `drain`
  *             lease over                 -> GREETING SO_LAPSED: what was queued is dropped; HELLO
  *                                                    (without a connection: -> DOWN)
  *             DISCONNECTED               -> READY    until the lease is over
@@ -86,6 +86,7 @@ typedef struct session {
      * this one had stood still past its lease */
     uint64_t fenced_count, rng;
     bool is_connected, has_lapsed; /* has_lapsed: the session ended so, and no other was given yet */
+    drain_t drain;                 /* as the broker said last in this session; a worker's */
 } session_t;
 
 typedef enum { SE_CONNECTED, SE_DISCONNECTED, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;
@@ -115,6 +116,8 @@ void session_init(session_t *s, const session_opts_t *opts);
 /* Returns bits of session_out_t. */
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);
 uint64_t session_deadline(const session_t *s);
+/* In READY the next heartbeat is due now: it says something that must not wait. */
+void session_beat_soon(session_t *s, uint64_t now_us);
 void session_hello(const session_t *s, msg_t *ret_msg);
 /* It was refused, and does not try again before it was disconnected. */
 bool session_is_barred(const session_t *s);

@@ -137,6 +137,7 @@ typedef struct {
     const char *unheld;     /* as in HEARTBEAT */
     const char *host_share; /* directory of its sockets for shared memory; "": they are abstract */
     bool no_relay;          /* others fetch from it only where no other process has the version */
+    bool draining;          /* it is about to leave, and restates that */
 } msg_join_t;
 
 /* A version that a publisher still serves, in a region that others of its place may hold. */
@@ -204,9 +205,16 @@ typedef struct {
     msg_counts_t counts;
     const char *unheld; /* why versions of its host are copied, though not by --own-memory; "": they are
                          * held where they are */
+    bool draining;      /* as in JOIN */
 } msg_heartbeat_t;
+/* How far a worker is that is about to leave. */
+typedef enum {
+    DRAIN_NONE,  /* it stays */
+    DRAIN_BEGUN, /* no rollout waits for it, and others fetch what only it holds */
+    DRAIN_DONE   /* others hold all that is needed of what it holds: it leaves */
+} drain_t;
 typedef struct {
-    uint64_t token, seq;
+    uint64_t token, seq, drain; /* drain_t */
 } msg_heartbeat_ok_t;
 typedef struct {
     uint64_t token, req;

@@ -229,6 +229,7 @@ static const field_t JOIN_FIELDS[] = {
     TEXT(msg_join_t, unheld, LIMIT_TEXT_BYTES, OPTIONAL),
     TEXT(msg_join_t, host_share, LIMIT_TEXT_BYTES, OPTIONAL),
     BOOL(msg_join_t, no_relay),
+    BOOL(msg_join_t, draining),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -270,10 +271,12 @@ static const field_t HEARTBEAT_FIELDS[] = {
          PROGRESS),
     COUNTS(msg_heartbeat_t),
     TEXT(msg_heartbeat_t, unheld, LIMIT_TEXT_BYTES, OPTIONAL),
+    BOOL(msg_heartbeat_t, draining),
 };
 static const field_t HEARTBEAT_OK_FIELDS[] = {
     U64(msg_heartbeat_ok_t, token, ANY, REQUIRED),
     U64(msg_heartbeat_ok_t, seq, ANY, REQUIRED),
+    U64(msg_heartbeat_ok_t, drain, DRAIN_DONE, OPTIONAL),
 };
 static const field_t LEAVE_FIELDS[] = {
     U64(msg_leave_t, token, ANY, REQUIRED),

@@ -58,10 +58,15 @@ static uint64_t number(const json_t *of, const char *key)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-static bool has_session(const json_t *stats)
+static bool is_session(const json_t *stats, const char *wanted)
 {
     const char *state = json_string_value(json_object_get(json_object_get(stats, "session"), "state"));
-    return state && !strcmp(state, "ready");
+    return state && !strcmp(state, wanted);
+}
+
+static bool has_session(const json_t *stats)
+{
+    return is_session(stats, "ready") || is_session(stats, "draining");
 }
 
 /* ---- ready ---- */
@@ -79,6 +84,8 @@ int http_metrics_ready(const json_t *stats, uint64_t lag, heddle_error_t *error)
     json_t *row;
     if (!stats) return not_ready(error, "the worker has not begun to join yet");
     if (!has_session(stats)) return not_ready(error, "the worker has no session with its broker");
+    if (is_session(stats, "draining"))
+        return not_ready(error, "the worker is draining: it is about to leave");
     json_array_foreach(json_object_get(stats, "adapters"), i, row)
     {
         uint64_t behind = number(row, "lag");

@@ -35,7 +35,7 @@ typedef struct {
     const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device, *host_share;
     int64_t slots, export_keep, ready_lag;
     service_opts_t http;
-    uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
+    uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms, drain_ms, idle_ms;
     uint64_t max_rate_bytes;
     bool own_memory, no_relay, insecure, quiet;
     int kinds, verify, output, log_level;
@@ -83,6 +83,11 @@ static const option_t OPTIONS[] = {
     {"join", 0, OPTION_TEXT, "STRING|@FILE", "HEDDLE_JOIN", NULL,
      "what heddle invite printed, or a file with it: names the broker, and enters this worker's own key",
      AT(join)},
+    {"drain", 0, OPTION_DURATION, "DUR", NULL, "0",
+     "at SIGTERM: others fetch first, for so long at most, what only this one has; a second one ends at once",
+     AT(drain_ms)},
+    {"exit-when-idle", 0, OPTION_DURATION, "DUR", NULL, "0",
+     "end as at SIGTERM when no version has come or changed for so long; 0: never", AT(idle_ms)},
     SERVICE_OPTIONS(AT(http),
                     "answer over HTTP there, reads only: /livez, /readyz, /metrics; HOST: 127.0.0.1"),
     {"ready-lag", 0, OPTION_INTEGER, "N", NULL, "0",
@@ -115,15 +120,15 @@ static option_set_t SET =
      "HEDDLE_ADAPTER,\n"
      "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this "
      "worker.\n"
-     "Ends with 0 on SIGTERM and SIGINT.\n"
+     "Ends with 0 on SIGTERM and SIGINT, and when it has left after `heddle drain`.\n"
      "DUR: 500ms, 30s, 5m; a bare number is seconds.  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or "
      "16Mbit.",
      OPTIONS,
      COMMON,
      NULL,
      0,
-     "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach without "
-     "keys;\n"
+     "Exit status: 0 ok, ended by SIGTERM or SIGINT, idle or drained;\n"
+     "2 usage, or an address that others could reach without keys;\n"
      "4 too few --slots, another release of Heddle or UCX, or past --join-timeout another worker with the "
      "name or\n"
      "DIR; 6 denied, and not tried again; 9 this machine.  Without a broker it waits, and while its key is "
@@ -132,6 +137,7 @@ static option_set_t SET =
      "Environment:\n"
      "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
      "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
+     "  HEDDLE_LABEL_KEY      the label key=..., unless --label has that key; any number of them\n"
      "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
      "  UCX_...               UCX's own settings; those that are set are left as they are\n"
      "  NOTIFY_SOCKET         a service manager, notified when it serves and when it ends\n\n"
@@ -151,9 +157,12 @@ typedef struct {
     jobs_t jobs;
     int signal_fd;
     bool is_ready, is_ending;
-    uint64_t end_us;      /* of --join-timeout; CLOCK_NEVER: without */
-    uint64_t patience_us; /* when to log that no broker answers; CLOCK_NEVER: logged, or one did */
-    bool is_refused;      /* logged, and not admitted since */
+    bool is_draining;      /* it is about to leave, by a signal, idleness or an operator */
+    uint64_t drain_end_us; /* when it ends whatever only it has; CLOCK_NEVER: it was not asked to here */
+    uint64_t idle_us;      /* when it counts as idle; CLOCK_NEVER: never, or not admitted yet */
+    uint64_t end_us;       /* of --join-timeout; CLOCK_NEVER: without */
+    uint64_t patience_us;  /* when to log that no broker answers; CLOCK_NEVER: logged, or one did */
+    bool is_refused;       /* logged, and not admitted since */
     char name[HEDDLE_NAME_MAX + 1];
     heddle_error_t end; /* why it ends; code 0: a signal */
 } sidecar_t;
@@ -259,12 +268,64 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
     s->is_refused = true;
 }
 
+/* It ends: at once, or when what only it has is elsewhere, for --drain at most. */
+static void begin_to_end(sidecar_t *s, const char *why)
+{
+    bool drains = s->args.drain_ms && s->worker && s->drain_end_us == CLOCK_NEVER;
+    if (!drains || heddle_worker_drain(s->worker) != HEDDLE_OK) {
+        s->is_ending = true;
+        return;
+    }
+    s->is_draining = true;
+    s->idle_us = CLOCK_NEVER;
+    s->drain_end_us = clock_now(clock_system()) + s->args.drain_ms * 1000ull;
+    log_emit(LOG_INFO, "worker.draining",
+             "%s: it leaves when others have what only it has, in %.1f s at most", why,
+             s->args.drain_ms / 1000.0);
+    notify_status("draining");
+}
+
 /* SIGCHLD needs no answer here: it only ends the poll. */
 static void take_signals(sidecar_t *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (info.ssi_signo != SIGCHLD) s->is_ending = true; /* a child's end is noted by jobs_run */
+        if (info.ssi_signo != SIGCHLD)
+            begin_to_end(s, "a signal came"); /* a child's end is noted by jobs_run */
+}
+
+/* What a version of an adapter does is work, and begins the time of --exit-when-idle anew. */
+static void note_work(sidecar_t *s, const heddle_event_t *e)
+{
+    bool is_work = e->adapter[0] || e->type == HEDDLE_EVENT_JOINED;
+    if (is_work && s->args.idle_ms && !s->is_draining)
+        s->idle_us = clock_now(clock_system()) + s->args.idle_ms * 1000ull;
+}
+
+/* It has left: as it was to, or not. */
+static void on_left(sidecar_t *s)
+{
+    if (s->is_draining) s->is_ending = true;
+    else end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
+}
+
+static void on_draining(sidecar_t *s)
+{
+    if (!s->is_draining)
+        log_emit(LOG_INFO, "worker.draining", "the broker was asked to have this worker leave");
+    s->is_draining = true;
+}
+
+/* Ends what is over by time alone; returns when the next one is. */
+static uint64_t look_at_time(sidecar_t *s, uint64_t now_us)
+{
+    if (now_us >= s->idle_us) begin_to_end(s, "idle");
+    if (now_us >= s->drain_end_us && !s->is_ending) {
+        log_emit(LOG_WARN, "worker.draining",
+                 "--drain is over: this worker ends, and with it what only it has");
+        s->is_ending = true;
+    }
+    return clock_earlier(s->idle_us, s->drain_end_us);
 }
 
 enum { FDS = 2, HOOKS = LIMIT_ADAPTERS_PER_WORKER, SLEEP_MAX_MS = 60000 };
@@ -284,14 +345,17 @@ static void serve(sidecar_t *s)
             if (event.type == HEDDLE_EVENT_LOST_BROKER)
                 log_emit(LOG_WARN, "broker.lost", "%s", event.message);
             if (event.type == HEDDLE_EVENT_FENCED) log_emit(LOG_WARN, "worker.fenced", "%s", event.message);
-            if (event.type == HEDDLE_EVENT_LEFT)
-                end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
+            if (event.type == HEDDLE_EVENT_DRAINING) on_draining(s);
+            note_work(s, &event);
             if (s->is_ready) print_event(&event, s->name);
+            if (event.type == HEDDLE_EVENT_LEFT) on_left(s);
             if (jobs_add(&s->jobs, &event) != HEDDLE_OK)
                 end_with(s, HEDDLE_ERR_NO_MEMORY, "no memory for an event");
         }
         if (s->is_ending) return;
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
+        due_us = clock_earlier(due_us, look_at_time(s, now_us));
+        if (s->is_ending) return;
         /* Logged once: a worker may be started before its broker, and waits for it. */
         if (now_us >= s->patience_us) {
             s->patience_us = CLOCK_NEVER;
@@ -440,6 +504,7 @@ static int run(sidecar_t *s, heddle_error_t *error)
                        .hook_timeout_ms = s->args.hook_timeout_ms};
     uint64_t patience_us = s->args.join_timeout_ms * 1000ull;
     s->end_us = patience_us ? clock_now(clock_system()) + patience_us : CLOCK_NEVER;
+    s->drain_end_us = s->idle_us = CLOCK_NEVER;
     /* Before any thread is created, since threads inherit the mask; signals are read from a descriptor. */
     sigset_t mine;
     sigemptyset(&mine);

@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/sized.h"
 #include "formats/kind.h"
+#include "worker/labels.h"
 #include "worker/worker_node.h"
 
 #include <jansson.h>
@@ -60,10 +61,6 @@ static int check_adapters(const char *const *adapters, heddle_error_t *error)
 static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     int rc = check_adapters(o->adapters, error);
-    uint32_t label_count = list_length(o->labels);
-    if (!rc && label_count > LIMIT_LABELS)
-        rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
-    for (uint32_t i = 0; !rc && i < label_count; i++) rc = label_check(o->labels[i], error);
     for (uint32_t i = 0; !rc && o->kinds && o->kinds[i]; i++)
         if (!o->kinds[i][0] || !kind_find(o->kinds[i])) rc = kind_refuse(o->kinds[i], error);
     if (!rc && o->kinds && !o->kinds[0])
@@ -113,7 +110,7 @@ static void wake(void *self) { shell_wake(((heddle_worker_t *)self)->shell); }
 /* A version needs descriptors: its memory file and connections to its sources. */
 static int check_descriptors(heddle_error_t *error) { return descriptors_check(DESCRIPTORS_VERSION, error); }
 
-/* False: no memory; destroy frees what was copied so far. */
+/* False: no memory; destroy frees what was copied so far.  The labels are there already. */
 static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o, const char *endpoints)
 {
     if (o->name) error_text(w->name, sizeof w->name, o->name);
@@ -124,13 +121,11 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o, const c
     bool is_guarded = regions_are_guarded();
     opening_end();
     w->adapters = copy_list(o->adapters);
-    w->labels = copy_list(o->labels);
     w->kinds = o->kinds ? copy_list(o->kinds) : NULL;
     w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
     w->group = o->group ? strdup(o->group) : NULL;
     w->host_share = o->host_share ? strdup(o->host_share) : NULL;
-    if (!w->adapters || !w->labels || (o->kinds && !w->kinds) || (o->export_dir && !w->export_dir))
-        return false;
+    if (!w->adapters || (o->kinds && !w->kinds) || (o->export_dir && !w->export_dir)) return false;
     if ((o->group && !w->group) || (o->host_share && !w->host_share)) return false;
     w->opts = (worker_opts_t){.name = w->name,
                               .host = w->host,
@@ -140,7 +135,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o, const c
                               .adapters = (const char *const *)w->adapters,
                               .adapter_count = list_length(o->adapters),
                               .labels = (const char *const *)w->labels,
-                              .label_count = list_length(o->labels),
+                              .label_count = list_length((const char *const *)w->labels),
                               .kinds = (const char *const *)w->kinds,
                               .slots = o->slots,
                               .group = w->group,
@@ -172,7 +167,7 @@ static void destroy(heddle_worker_t *w)
     worker_node_destroy(&w->node);
     shell_close(&w->shell);
     free_list(w->adapters);
-    free_list(w->labels);
+    labels_free(w->labels);
     free_list(w->kinds);
     free(w->export_dir);
     free(w->group);
@@ -194,7 +189,10 @@ static void take_join_of_environment(heddle_worker_opts_t *o)
 static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     join_string_t join;
-    int rc = o->join ? join_string_take(o->join, &join, error) : HEDDLE_OK;
+    opening_begin();
+    int rc = labels_gather(o->labels, environ, &w->labels, error);
+    opening_end();
+    if (!rc && o->join) rc = join_string_take(o->join, &join, error);
     if (!rc && !copy_opts(w, o, o->join ? join.endpoints : NULL))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     char roles[112];
@@ -496,6 +494,7 @@ static json_t *report_stats(const heddle_worker_t *w)
         [SESSION_LEFT] = "left"};
     msg_counts_t c = worker_node_counts(w->node);
     const session_t *session = worker_node_session(w->node);
+    bool is_draining = session->state == SESSION_READY && worker_node_drains(w->node);
     json_t *adapters = json_array();
     for (uint32_t i = 0; i < w->opts.adapter_count; i++)
         json_array_append_new(adapters, report_adapter(w, i));
@@ -505,8 +504,8 @@ static json_t *report_stats(const heddle_worker_t *w)
                      (json_int_t)c.fenced, "own_bytes", (json_int_t)c.own_bytes, "held_bytes",
                      (json_int_t)c.held_bytes, "slots", "total", (json_int_t)c.slots_total, "free",
                      (json_int_t)c.slots_free, "held", (json_int_t)c.slots_held, "session", "state",
-                     STATES[session->state], "joined_count", (json_int_t)session->join_count, "adapters",
-                     adapters);
+                     is_draining ? "draining" : STATES[session->state], "joined_count",
+                     (json_int_t)session->join_count, "adapters", adapters);
 }
 
 /* On the loop's thread, which owns the numbers. */
@@ -537,6 +536,18 @@ int heddle_worker_transport(heddle_worker_t *w, char **ret_json)
 int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, report_stats, ret_json); }
 
 /* --- close ------------------------------------------------------------------------------------ */
+
+static void run_drain(void *node, void *arg, uint64_t now_us)
+{
+    (void)arg;
+    worker_node_drain(node, now_us);
+}
+
+int heddle_worker_drain(heddle_worker_t *w)
+{
+    int rc = w->left ? HEDDLE_ERR_CLOSED : shell_call(w->shell, run_drain, NULL);
+    return rc ? fail_version(rc, NULL, 0, heddle_err_text(rc)) : HEDDLE_OK;
+}
 
 static void run_leave(void *node, void *arg, uint64_t now_us)
 {

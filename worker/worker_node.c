@@ -21,6 +21,8 @@ struct worker_node {
     uint64_t unjoined_us;     /* when that is looked at; 0: the next tick counts from now; CLOCK_NEVER:
                                * admitted, or not wanted */
     uint32_t unjoined_reason; /* written last, since it was admitted last; 0: none */
+    bool wants_to_leave;      /* the application asked for it */
+    bool is_draining;         /* the broker knows; said to the application, and restated from then on */
     uint32_t adapter_count;
     adapter_t adapters[];
 };
@@ -151,7 +153,8 @@ static void send_join(worker_node_t *n, uint64_t now_us)
                           .place = n->core.bulk.sharing ? sharing_place(n->core.bulk.sharing) : 0,
                           .unheld = n->core.bulk.unheld,
                           .host_share = opts->host_share,
-                          .no_relay = opts->no_relay};
+                          .no_relay = opts->no_relay,
+                          .draining = worker_node_drains(n)};
     /* Without an address of its own this worker could serve no other one. */
     if (io->tr->address(io->t, &m.join.address)) goto done;
     if (member_send(&n->core.member, &m) == HEDDLE_OK)
@@ -179,7 +182,8 @@ static void send_heartbeat(void *self)
                                     .adapters = rows,
                                     .adapter_count = n->adapter_count,
                                     .counts = worker_node_counts(n),
-                                    .unheld = n->core.bulk.unheld};
+                                    .unheld = n->core.bulk.unheld,
+                                    .draining = worker_node_drains(n)};
     (void)member_send(&n->core.member, &m);
     if (n->core.has_unsent) { /* JOIN and what follows repeat all of it */
         log_emit(LOG_INFO, "worker.unsent", "a message to the broker was lost: this worker joins again");
@@ -311,6 +315,18 @@ static void name_adapters(const worker_node_t *n, heddle_error_t *refusal)
     error_name_adapter(refusal, names);
 }
 
+/* An operator's command comes here as the broker's word, like the answer to the application's own wish.  When
+ * others hold all that is needed of what is here, the worker leaves. */
+static void follow_drain(worker_node_t *n, uint64_t now_us)
+{
+    const session_t *s = &n->core.member.session;
+    if (s->state != SESSION_READY || s->drain == DRAIN_NONE) return;
+    if (!n->is_draining)
+        member_tell(&n->core.member, &(heddle_event_t){.type = HEDDLE_EVENT_DRAINING, .step = -1});
+    n->is_draining = true;
+    if (s->drain == DRAIN_DONE) worker_node_leave(n, now_us);
+}
+
 /* Steps the session and does what it says. */
 static void on_worker_session(void *self, const node_event_t *session_event, uint64_t now_us)
 {
@@ -361,6 +377,7 @@ static void on_worker_session(void *self, const node_event_t *session_event, uin
     if (out & SO_DELIVER) deliver(n, &m, now_us);
     if (out & SO_LEFT) member_tell(member, &(heddle_event_t){.type = HEDDLE_EVENT_LEFT, .step = -1});
     msg_fini(&m);
+    follow_drain(n, now_us);
 }
 
 /* --- node_ops --------------------------------------------------------------------------------- */
@@ -471,6 +488,17 @@ void worker_node_leave(worker_node_t *n, uint64_t now_us)
 {
     owner_check(n->core.io->owner);
     on_worker_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
+}
+
+bool worker_node_drains(const worker_node_t *n) { return n->wants_to_leave || n->is_draining; }
+
+/* A worker that was never admitted has nothing that others could need. */
+void worker_node_drain(worker_node_t *n, uint64_t now_us)
+{
+    owner_check(n->core.io->owner);
+    n->wants_to_leave = true;
+    if (!n->core.member.session.join_count) worker_node_leave(n, now_us);
+    else session_beat_soon(&n->core.member.session, now_us);
 }
 
 _Static_assert(WORKER_FDS == SHARING_FDS, "all that it shares with");

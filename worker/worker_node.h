@@ -61,6 +61,10 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
 /* Slots with readers outlive it. */
 void worker_node_destroy(worker_node_t **node);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
+/* It leaves when other processes hold what is needed of what it holds, as the broker says. */
+void worker_node_drain(worker_node_t *n, uint64_t now_us);
+/* That was asked for, here or of the broker. */
+bool worker_node_drains(const worker_node_t *n);
 
 /* What the application answers about a version that it was sent. */
 typedef enum { APP_STAGED, APP_ACTIVATE, APP_REJECT, APP_VERIFIED, APP_COPY_MISSING } app_answer_kind_t;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/inbox/inbox.h"
 
+#include "broker/members/sessions.h"
 #include "broker/rollout/active.h"
+#include "broker/rollout/drain.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
 
@@ -99,16 +101,25 @@ static void ask_to_join_again(const call_t *c)
     outbox_send(c->b->out, c->from, &m);
 }
 
-/* The answer renews the member's own view of its lease, so it is sent before anything else. */
+/* How far the worker is that drains, by what others hold now. */
+static drain_t look_at_drain(step_t *s, const call_t *c)
+{
+    if (c->member->role != ROLE_WORKER) return DRAIN_NONE;
+    if (c->m->heartbeat.draining) sessions_drain(c->b, c->member, c->now);
+    return member_is_draining(c->member) ? drain_look(s, c->member) : DRAIN_NONE;
+}
+
+/* The answer renews the member's own view of its lease, so it is sent before all else that goes to it. */
 void on_heartbeat(const call_t *c)
 {
     broker_t *b = c->b;
     const msg_heartbeat_t *hb = &c->m->heartbeat;
     membership_heartbeat(&b->members, c->member, hb, c->now.us);
-    msg_t m = {.type = MSG_HEARTBEAT_OK};
-    m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
-    outbox_send(b->out, c->from, &m);
     step_t step = broker_step(b, c->now);
+    msg_t m = {.type = MSG_HEARTBEAT_OK};
+    m.heartbeat_ok =
+        (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq, .drain = look_at_drain(&step, c)};
+    outbox_send(b->out, c->from, &m);
     if (c->member->role == ROLE_WORKER) hear_progress(&step, c->member, hb);
     if (c->member->role == ROLE_WORKER) look_for_active(&step, c->member);
     if (c->member->needs_resync) ask_to_join_again(c);

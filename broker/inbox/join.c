@@ -65,6 +65,7 @@ void on_join(const call_t *c)
         sessions_send_welcome(c, member, &welcome);
         sessions_send_peers(b, member);
         sessions_note_begun(c, member);
+        if (join->draining) sessions_drain(b, member, c->now);
         roster_touch(b, ROSTER_SOON_US, c->now);
         messages_wake(&step, member);
     }

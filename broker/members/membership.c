@@ -149,7 +149,12 @@ const char *member_label(const member_t *member, const char *key)
     return "";
 }
 
-bool member_is_ready(const member_t *member) { return member && member->state == MEMBER_READY; }
+bool member_is_ready(const member_t *member)
+{
+    return member && (member->state == MEMBER_READY || member->state == MEMBER_DRAINING);
+}
+
+bool member_is_draining(const member_t *member) { return member && member->state == MEMBER_DRAINING; }
 
 bool member_limits(const member_t *member, uint64_t rate_bytes)
 {
@@ -180,8 +185,10 @@ bool member_is_silent(const membership_t *m, const member_t *member, uint64_t no
 
 const char *member_state_name(member_state_t state)
 {
-    static const char *const NAMES[] =
-        {[MEMBER_READY] = "ready", [MEMBER_LEFT] = "left", [MEMBER_LOST] = "lost"};
+    static const char *const NAMES[] = {[MEMBER_READY] = "ready",
+                                        [MEMBER_DRAINING] = "draining",
+                                        [MEMBER_LEFT] = "left",
+                                        [MEMBER_LOST] = "lost"};
     return state >= MEMBER_READY && state <= MEMBER_LOST ? NAMES[state] : "unknown";
 }
 
@@ -618,7 +625,7 @@ static void count_up(uint64_t *counter, uint64_t told)
  * process; a name that had become free begins at 0. */
 static void count_fences(member_t *w, const member_t *old)
 {
-    bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life), is_ready = old->state == MEMBER_READY;
+    bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life), is_ready = member_is_ready(old);
     bool went_on = is_ready ? !is_same_life && !old->is_gone : old->state == MEMBER_LOST && is_same_life;
     bool is_unheard = is_ready ? !is_same_life && old->is_gone : old->state == MEMBER_LOST && !is_same_life;
     if (is_ready || is_same_life) w->counts.fenced = old->counts.fenced + went_on;
@@ -657,6 +664,10 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
     if (is_worker) count_fences(new, old), keep_since(new, old);
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
     if (is_same_life) new->trust = old->trust;
+    if (is_same_life && old->drain_ms) { /* also where it was lost meanwhile */
+        new->state = MEMBER_DRAINING;
+        new->drain_ms = old->drain_ms;
+    }
     compare_addresses(new, old);
     if (member_is_ready(old)) {
         drop_ready(m, old);
@@ -762,6 +773,14 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     member->counts = hb->counts;
     count_up(&member->counts.fenced, fenced);
     error_text(member->unheld, sizeof member->unheld, hb->unheld ? hb->unheld : "");
+}
+
+bool membership_drain(member_t *member, instant_t now)
+{
+    if (member->state != MEMBER_READY) return false;
+    member->state = MEMBER_DRAINING;
+    member->drain_ms = now.wall_ms;
+    return true;
 }
 
 static void stop_fetching(member_sub_t *sub)

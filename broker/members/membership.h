@@ -12,6 +12,8 @@
  *               under another name                      -> LEFT      BYE, to a LEAVE
  *   (of before  did not come back within the grace
  *   a start)    after the start                         -> LOST
+ *   READY       it is to leave: HEARTBEAT and JOIN with
+ *               `draining`, or an operator's command    -> DRAINING  HEARTBEAT_OK(drain)
  *   READY       same life joins again                   -> replaced by the new session, at once
  *   READY       another life joins under the name:
  *                 connection gone, or silent for two
@@ -20,14 +22,19 @@
  *   LOST LEFT   a join under the name                   -> replaced
  *   LOST LEFT   10 minutes                              -> forgotten
  *
+ * DRAINING is as READY but for what follows of it: no rollout waits for the worker, and others fetch what
+ * only it holds (rollout/drain.h), until it leaves.  It ends with the process: a new session of the same one
+ * is DRAINING at once, and one of another process is READY.
+ *
  * This file keeps the rows, says which lease is over (membership_lapsed), and has the state and reason of
  * each end (member_end_t).  What else follows is in sessions.c: sessions_end_member, and end_replaced.
  *
- * Nothing here looks at every row for each message: READY rows are queued by the end of their lease, ended
- * rows by when they are forgotten, and what all members must have in common is counted.
+ * Nothing here looks at every row for each message: rows with a session are queued by the end of their
+ * lease, ended rows by when they are forgotten, and what all members must have in common is counted.
  *
- * token = epoch << 32 | counter.  Two tokens of one name never both count: only READY rows are found by
- * token. Rows are stable in memory until membership_tick forgets them or the next join under the same name.
+ * token = epoch << 32 | counter.  Two tokens of one name never both count: only rows with a session are
+ * found by token. Rows are stable in memory until membership_tick forgets them or the next join under the
+ * same name.
  * One thread, nothing blocks. */
 #ifndef BROKER_MEMBERSHIP_H
 #define BROKER_MEMBERSHIP_H
@@ -39,7 +46,7 @@
 #define MEMBER_LISTED_US 600000000ull /* lost and left ones are listed for 10 minutes */
 #define MEMBER_ENDED_MAX 4096u        /* and at most so many of them */
 
-typedef enum { MEMBER_READY = 1, MEMBER_LEFT, MEMBER_LOST } member_state_t;
+typedef enum { MEMBER_READY = 1, MEMBER_DRAINING, MEMBER_LEFT, MEMBER_LOST } member_state_t;
 
 /* How a session ends, unless a new one of its name replaces it. */
 typedef enum {
@@ -93,6 +100,7 @@ typedef struct member {
     uint64_t joined_ms, joined_us;
     instant_t came; /* when it joined, or the sessions that went over into this one did */
     uint64_t heard_us, lease_end_us, ended_us, ended_ms;
+    uint64_t drain_ms; /* since when it is DRAINING, or was before it ended; 0: it was not */
     int end_code;
     char end_message[96]; /* LOST: why; 0, "" */
     bool is_gone;         /* a send to its connection said GONE */
@@ -148,7 +156,9 @@ static inline bool member_is_cut_off(const member_t *m, uint64_t at_ms)
 /* It is a source of others only where there is no other one. */
 static inline bool member_is_leaf(const member_t *m, uint64_t at_ms)
 {
-    return m->trust.sends_bad || m->trust.is_suspect || m->no_relay || member_is_cut_off(m, at_ms);
+    bool is_going = m->state == MEMBER_DRAINING;
+    return m->trust.sends_bad || m->trust.is_suspect || m->no_relay || is_going ||
+           member_is_cut_off(m, at_ms);
 }
 
 /* The first one is due first. */
@@ -193,7 +203,7 @@ void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t
 void membership_raise_epoch(membership_t *m, uint64_t epoch);
 
 /* ---- reading ---- */
-/* READY only, else NULL */
+/* READY or DRAINING, else NULL: so in all that follows where READY is said */
 member_t *membership_by_token(const membership_t *m, uint64_t token);
 /* A member of this epoch, or of an earlier one, may have had this token. */
 bool membership_gave(const membership_t *m, uint64_t token);
@@ -204,7 +214,8 @@ member_t *membership_worker(const membership_t *m, const char *name);       /* a
 member_t *membership_publisher(const membership_t *m, const char *adapter); /* READY only */
 /* NULL: not subscribed */
 member_sub_t *member_sub(const member_t *member, const char *adapter);
-bool member_is_ready(const member_t *member); /* accepts NULL */
+bool member_is_ready(const member_t *member);    /* READY or DRAINING; accepts NULL */
+bool member_is_draining(const member_t *member); /* accepts NULL */
 /* A fetch at that rate is limited by the member's --max-rate; accepts NULL. */
 bool member_limits(const member_t *member, uint64_t rate_bytes);
 /* The same rate, at most its --max-rate.  A limited fetch is ahead of its limit by a range that was asked for
@@ -263,6 +274,8 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
                     instant_t now, admitted_t *ret);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
+/* READY -> DRAINING.  False: it was so before, or has ended. */
+bool membership_drain(member_t *member, instant_t now);
 /* STAGED says what the next heartbeat would: that fetch has ended, and the worker's counters. */
 void membership_staged(member_t *member, const msg_staged_t *m);
 /* The worker has finished fetching that version, well or not: what its last heartbeat said of it does not

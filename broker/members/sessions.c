@@ -2,6 +2,7 @@
 #define HASH_NONFATAL_OOM 1
 #include "broker/members/sessions.h"
 
+#include "broker/rollout/drain.h"
 #include "broker/rollout/presence.h"
 #include "broker/rollout/rollout.h"
 #include "core/errors.h"
@@ -267,6 +268,15 @@ void sessions_peers_changed(broker_t *b, const char *adapter, uint64_t place)
         const member_t *w = b->members.workers[i];
         if (w->place == place && member_subscribes(w, adapter)) sessions_send_peers(b, w);
     }
+}
+
+void sessions_drain(broker_t *b, member_t *worker, instant_t now)
+{
+    if (!membership_drain(worker, now)) return;
+    event_row_t *e = events_add(&b->events, EVENT_WORKER_DRAINING, NULL, 0, worker->name, now);
+    e->token = worker->token;
+    step_t step = broker_step(b, now);
+    drain_begin(&step, worker);
 }
 
 /* ---- it ends ---- */

@@ -46,6 +46,9 @@ void sessions_send_fenced(broker_t *b, const asker_t *to, uint64_t token, const 
 /* The event that `by` has taken over from the session of this token. */
 void sessions_note_fenced(broker_t *b, const char *name, uint64_t token, const member_t *by, instant_t now);
 
+/* The worker is to leave: it drains from now on, unless it does already. */
+void sessions_drain(broker_t *b, member_t *worker, instant_t now);
+
 /* It is forgotten when the messages to it have left. */
 void sessions_end_peer(broker_t *b, broker_peer_t *peer);
 void sessions_forget_ending(broker_t *b);

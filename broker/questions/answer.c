@@ -293,7 +293,8 @@ int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret
         const char *op;
         int (*page)(const answer_view_t *b, const msg_query_t *q, answer_page_t *page, heddle_error_t *error);
     } PAGES[] = {{"status", answer_status},   {"adapters", answer_adapters}, {"versions", answer_versions},
-                 {"workers", answer_workers}, {"events", answer_events},     {"keys", answer_keys}};
+                 {"workers", answer_workers}, {"events", answer_events},     {"keys", answer_keys},
+                 {"drain", answer_workers}};
     answer_page_t page = {0};
     if (answer_check_tag(b->registry, q, error)) return error->code;
     for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {

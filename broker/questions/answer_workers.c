@@ -3,6 +3,7 @@
 #include "broker/questions/why.h"
 
 #include "broker/rollout/active.h"
+#include "broker/rollout/drain.h"
 #include "core/errors.h"
 #include "core/option.h"
 
@@ -72,6 +73,8 @@ static json_t *subs_part(const answer_view_t *b, const member_t *m)
     return NULL;
 }
 
+enum { DRAIN_NAMED = 64 };
+
 /* ---- one worker ------------------------------------------------------------------------------ */
 
 /* Labels were checked by JOIN, so each has a "=". */
@@ -112,6 +115,20 @@ static const char *relay_why(const answer_view_t *b, const member_t *m)
     return member_is_slow(m, b->now.wall_ms) ? "another source was faster" : "";
 }
 
+/* "policy@3": what is only at the worker, which waits until it is elsewhere too. */
+static json_t *only_here_part(const answer_view_t *b, const member_t *m)
+{
+    const track_t *tracks[DRAIN_NAMED];
+    view_t v = {b->registry, b->members, b->now};
+    size_t count = drain_only_here(b->rollout, v, m, tracks, DRAIN_NAMED);
+    json_t *list = json_array();
+    for (size_t i = 0; i < count && i < DRAIN_NAMED; i++)
+        json_array_append_new(
+            list, json_sprintf("%s@%llu", tracks[i]->adapter, (unsigned long long)tracks[i]->version));
+    return json_pack("{s:o, s:o, s:o}", "since_at", part_time(m->drain_ms), "only_here_count",
+                     part_count(count), "only_here", list);
+}
+
 static json_t *worker_part(const answer_view_t *b, const member_t *m)
 {
     /* Current: it serves the active version of every adapter that it subscribed to. */
@@ -140,13 +157,14 @@ static json_t *worker_part(const answer_view_t *b, const member_t *m)
     bool has_memory = c->own_bytes || c->held_bytes;
     json_t *memory = json_pack("{s:o, s:o}", "own_bytes", has_memory ? part_count(c->own_bytes) : json_null(),
                                "held_bytes", has_memory ? part_count(c->held_bytes) : json_null());
-    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+    json_t *drain = member_is_draining(m) ? only_here_part(b, m) : json_null();
+    return json_pack("{s:s, s:o, s:s, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                      "name", m->name, "token", part_count(m->token), "state", member_state_name(m->state),
-                     "current", (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid),
-                     "labels", labels_part(m), "group", group, "joined_at", part_time(m->joined_ms),
-                     "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)), "transport", transport,
-                     "slots", slots, "memory", memory, "relay_why", part_text(relay_why(b, m)), "adapters",
-                     subs_part(b, m), "counters", counters);
+                     "drain", drain, "current", (int)is_current, "host", part_text(m->host), "pid",
+                     part_number(m->pid), "labels", labels_part(m), "group", group, "joined_at",
+                     part_time(m->joined_ms), "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)),
+                     "transport", transport, "slots", slots, "memory", memory, "relay_why",
+                     part_text(relay_why(b, m)), "adapters", subs_part(b, m), "counters", counters);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
@@ -177,8 +195,7 @@ int answer_workers(const answer_view_t *b, const msg_query_t *q, answer_page_t *
         memcpy(page->next_name, m->name, sizeof page->next_name);
     }
     page->more = rows.full;
-    page->body =
-        part_body("workers", true,
-                  json_pack("{s:o, s:o}", "settling_ms", part_settling(b), "workers", rows_end(&rows)));
+    page->body = part_body(
+        q->op, true, json_pack("{s:o, s:o}", "settling_ms", part_settling(b), "workers", rows_end(&rows)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }

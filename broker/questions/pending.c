@@ -265,7 +265,8 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     }
     for (size_t i = 0; !row->worker_count && i < v.members->worker_count; i++) {
         const member_t *m = v.members->workers[i];
-        if (member_subscribes(m, row->adapter)) see_worker(&scope, m, &rows[count++]);
+        bool counts = member_subscribes(m, row->adapter) && !member_is_draining(m);
+        if (counts) see_worker(&scope, m, &rows[count++]);
     }
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;

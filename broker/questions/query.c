@@ -406,6 +406,22 @@ static void answer_rollout(const call_t *c)
     broker_refuse(c, &error, 0);
 }
 
+/* A worker that has ended is no error: what it is about has come. */
+static void drain_worker(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_query_t *q = &c->m->query;
+    heddle_error_t error;
+    if (!q->name || !*q->name) {
+        error_fail(&error, HEDDLE_ERR_USAGE, "drain names no worker");
+        broker_refuse(c, &error, 0);
+        return;
+    }
+    member_t *worker = membership_worker(&b->members, q->name);
+    if (worker) sessions_drain(b, worker, c->now);
+    send_page(b, c->from, q, c->now);
+}
+
 void on_query(const call_t *c)
 {
     const char *op = c->m->query.op;
@@ -418,6 +434,7 @@ void on_query(const call_t *c)
     else if (!strcmp(op, "events")) ask_events(c);
     else if (!strcmp(op, "rollout")) answer_rollout(c);
     else if (!strcmp(op, "forget")) on_forget(c);
+    else if (!strcmp(op, "drain")) drain_worker(c);
     else if (!on_keys(c)) send_page(c->b, c->from, &c->m->query, c->now);
 }
 

@@ -92,6 +92,8 @@ static const copy_why_t NO_TROUBLE = {HEDDLE_OK, "", ""};
 
 void copy_expected(track_t *t, copy_row_t *c) { set(t, c, &c->is_eligible, true); }
 
+void copy_excused(track_t *t, copy_row_t *c) { set(t, c, &c->is_eligible, false); }
+
 void copy_announced(track_t *t, copy_row_t *c, instant_t now)
 {
     if (!c->first_told_us) {

@@ -17,6 +17,7 @@
  *   STAGED-REFUSED  NACK of its bytes            -> FAILED      they had gone bad in memory; fetched anew
  *   any, eligible   the worker is lost or leaves -> GONE        the others are dropped
  *   any             the worker joins again       -> by what it restates
+ *   any, eligible   the worker drains            -> the same, and not eligible any more
  *
  * States from NONE to ARRIVED are in flight.  A copy is eligible if its worker was READY at the announcement:
  * the rollout waits for it.
@@ -162,6 +163,7 @@ const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c);
 /* ---- what happened to a copy ---- */
 
 void copy_expected(track_t *t, copy_row_t *c); /* it is eligible from now on */
+void copy_excused(track_t *t, copy_row_t *c);  /* it is not eligible any more: its worker drains */
 void copy_announced(track_t *t, copy_row_t *c, instant_t now);
 /* ANNOUNCE would have been sent if there were a source. */
 void copy_not_announced(track_t *t, copy_row_t *c, instant_t now);

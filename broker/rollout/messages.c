@@ -198,8 +198,7 @@ copy_row_t *messages_need_copy(step_t *s, track_t *t, const member_t *member)
     return c;
 }
 
-/* Sends ANNOUNCE where the worker waits for one and there is a source. */
-static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
+void messages_announce_to(step_t *s, track_t *t, const member_t *member)
 {
     if (!track_has_source(t)) return;
     if (!copy_needs_announce(copy_of(t, member), s->v.now.us)) return;
@@ -257,7 +256,7 @@ void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *membe
     copy_row_t *c = copy_of(newest, member);
     bool is_awaited = c && c->is_eligible, is_on_its_way = false;
     bool is_first = is_awaited || comes_as_soon(s, newest, active, member);
-    if (is_first) announce_if_waiting(s, newest, member);
+    if (is_first) messages_announce_to(s, newest, member);
     c = copy_of(newest, member);
     bool newer_in_flight = copy_is_out(c);
     if (!member_sub(member, a->row->name)->version && !is_awaited)
@@ -269,10 +268,10 @@ void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *membe
     if (active && active->row && copy_holds(c)) {
         if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, member);
     } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
-        announce_if_waiting(s, active, member);
+        messages_announce_to(s, active, member);
         is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
     }
-    if (!is_first && !is_on_its_way) announce_if_waiting(s, newest, member);
+    if (!is_first && !is_on_its_way) messages_announce_to(s, newest, member);
     tell_lost(s, a, active, member);
 }
 

@@ -37,6 +37,8 @@ void messages_send_retire(step_t *s, const char *adapter, uint64_t version, cons
 void messages_verify(step_t *s, track_t *t);
 /* The rollout of the version has begun (track_begin): ANNOUNCE to each worker with a copy of it. */
 void messages_announce(step_t *s, track_t *t);
+/* Sends ANNOUNCE where the worker waits for one, or has no copy of the version, and there is a source. */
+void messages_announce_to(step_t *s, track_t *t, const member_t *member);
 /* Sends the worker what it lacks of one adapter: ANNOUNCE of the active or the newest version, or the COMMIT
  * of a version that it has staged. */
 void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member);

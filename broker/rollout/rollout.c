@@ -93,7 +93,8 @@ static void end_settling(step_t *s)
             track_t *t = a->tracks[k];
             if (t->bytes > BYTES_GROWING && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
             for (size_t c = 0; c < t->copy_count; c++) {
-                if (t->copies[c]->token) copy_expected(t, t->copies[c]);
+                const member_t *m = membership_by_token(s->v.members, t->copies[c]->token);
+                if (m && !member_is_draining(m)) copy_expected(t, t->copies[c]);
                 lacked_slot |= copy_try_again(t->copies[c], s->v.now.us);
             }
             if (t == track_staging(a)) track_expect(t, s->v.members);

@@ -278,7 +278,7 @@ bool track_expect(track_t *t, const membership_t *members)
             t->of->ro->is_incomplete = true;
             return false;
         }
-        copy_expected(t, c);
+        if (!member_is_draining(m)) copy_expected(t, c);
     }
     return true;
 }

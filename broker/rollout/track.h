@@ -181,8 +181,8 @@ const version_row_t *track_newest_live(const rollout_t *ro, const adapter_row_t 
 const version_row_t *track_uncertain(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
 /* Found or new, with its adapter; NULL: no memory. */
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
-/* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory, and the rollout is
- * incomplete. */
+/* Every subscriber gets a copy, and unless it drains becomes eligible: the rollout waits for it.  False: no
+ * memory, and the rollout is incomplete. */
 bool track_expect(track_t *t, const membership_t *members);
 /* The rollout of the version begins: track_expect, and a plan of sources for each worker.  False: as
  * there. */

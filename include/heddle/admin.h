@@ -100,6 +100,11 @@ HEDDLE_API int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const
  * started a moment ago; retriable). */
 HEDDLE_API int heddle_admin_forget(heddle_admin_t *a, const char *adapter, int dry_run, char **ret_json);
 
+/* Has a worker leave: no new rollout waits for it, other workers fetch the versions that only it has, and
+ * then it leaves by itself.  The answer has its row of `workers` as it is at once; heddle_admin_workers()
+ * shows how far it is: state draining, then left.  NOT_FOUND: no such worker. */
+HEDDLE_API int heddle_admin_drain(heddle_admin_t *a, const char *worker, char **ret_json);
+
 typedef struct heddle_pull_opts {
     size_t size;
     uint32_t deadline_ms;    /* from the call until every byte has come; 0: 60000 */

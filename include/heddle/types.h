@@ -94,7 +94,7 @@ typedef struct {
 } heddle_quorum_t;
 
 /* What happened.  Worker: JOINED LOST_BROKER ARRIVED STAGED COMMIT ACTIVE STALE FAILED RETIRED VERIFY LEFT
- * FENCED.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
+ * FENCED DRAINING.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
 typedef enum {
     HEDDLE_EVENT_JOINED = 1,  /* admitted by the broker: token, epoch */
     HEDDLE_EVENT_LOST_BROKER, /* the broker did not renew the lease; serving goes on */
@@ -119,7 +119,10 @@ typedef enum {
     HEDDLE_EVENT_LEFT,        /* closed cleanly */
     HEDDLE_EVENT_PROGRESS,    /* publisher: bytes that the workers have so far, together */
     HEDDLE_EVENT_ROLLOUT,     /* publisher: the rollout moved; heddle_publisher_report() tells all */
-    HEDDLE_EVENT_RELEASED     /* publisher: the region of this version is no longer needed by anyone */
+    HEDDLE_EVENT_RELEASED,    /* publisher: the region of this version is no longer needed by anyone */
+    HEDDLE_EVENT_DRAINING     /* the worker is to leave, by heddle_worker_drain() or by an operator: no new
+                               * rollout waits for it.  It serves on, and LEFT follows when other processes
+                               * hold the versions that only it has */
 } heddle_event_type_t;
 
 typedef struct heddle_event {

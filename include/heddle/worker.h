@@ -39,10 +39,12 @@ typedef enum {
 
 typedef struct heddle_worker_opts {
     size_t size;
-    const char *broker;           /* as for publishers */
-    const char *name;             /* NULL: <host>-<pid> */
-    const char *const *adapters;  /* NULL-terminated, at least one, at most 256 */
-    const char *const *labels;    /* "key=value", NULL-terminated, up to 32; NULL: none */
+    const char *broker;          /* as for publishers */
+    const char *name;            /* NULL: <host>-<pid> */
+    const char *const *adapters; /* NULL-terminated, at least one, at most 256 */
+    /* "key=value", NULL-terminated, up to 32 with those of the environment; NULL: none.
+     * HEDDLE_LABEL_POD=p0 is the label pod=p0, unless one with that key is here */
+    const char *const *labels;
     uint32_t slots;               /* per adapter; 0: 2 + the broker's keep */
     int apply;                    /* heddle_apply_t */
     uint64_t max_rate_bytes;      /* per second, each way by itself; 0: no limit */
@@ -202,13 +204,19 @@ HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
  * {"bytes_in","bytes_out","chunks_bad","retries","fenced"}: bytes fetched and served, chunks whose digest was
  * wrong, chunks asked for again, and sessions that a later one replaced (a restart of the broker is none).
  * And what it is at: "own_bytes" and "held_bytes" of memory, "slots" {"total","free","held"}, "session"
- * {"state" ("ready": the broker counts this worker),"joined_count"}, and for each of "adapters" {"name",
+ * {"state" ("ready": the broker counts this worker; "draining": it is about
+ * to leave),"joined_count"}, and for each of "adapters" {"name",
  * "version" that is served (0: none),"decision","decided_version" (the latest decision that came here),"lag"
  * (how many decided versions it is behind, at most),"versions" (how many, by state),"counts" {"staged",
  * "activated","failed"}}.  Free with heddle_free. */
 HEDDLE_API int heddle_worker_stats(heddle_worker_t *w, char **ret_json);
 /* [any thread, signal handlers too] Makes next_event return INTERRUPTED once. */
 HEDDLE_API void heddle_worker_interrupt(heddle_worker_t *w);
+/* Asks to leave: no new rollout waits for this worker, and other workers fetch the versions that only it
+ * has.  It serves on meanwhile; DRAINING follows, and LEFT when they have them.  That may never be, as where
+ * no other worker subscribes: heddle_worker_close() leaves at any time.  A worker that was never admitted
+ * leaves at once.  It cannot be taken back: a worker that is opened later begins anew. */
+HEDDLE_API int heddle_worker_drain(heddle_worker_t *w);
 /* Leaves and frees.  Holds still out stay valid until released.  Accepts NULL and pointers to NULL. */
 HEDDLE_API void heddle_worker_close(heddle_worker_t **w);
 

@@ -219,7 +219,7 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
 
 
 # Commands that are calls of Admin.
-_COMMAND = re.compile(r"`heddle (status|adapters|workers|versions|wait|activate|rollback|resume|forget|"
+_COMMAND = re.compile(r"`heddle (status|adapters|workers|versions|wait|activate|rollback|resume|forget|drain|"
                       r"verify|events)(?: (?!-)([^ `]+))?(?: --phase (\w+))?`")
 _WITHOUT = ("status", "adapters", "workers", "events")      # those that need no name
 

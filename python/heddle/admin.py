@@ -260,6 +260,17 @@ class Admin(Handle):
                                                                                     told)), ForgetResult)
         return found
 
+    def drain(self, worker: str) -> WorkerInfo:
+        """Has a worker leave: no new rollout waits for it, others fetch the versions that only it has, and
+        then it leaves by itself.  -> how it is now; `workers(worker)` shows how it gets on: draining, then
+        left.
+
+        Raises NotFound, Denied.
+        """
+        name = _native.c_text(worker)
+        answer = self._ask(lambda a, told: int(lib.heddle_admin_drain(a, name, told)))
+        return decode(WorkerInfo, answer["workers"][0])
+
     def _decide(self, call: Callable[..., Any], ref: str | Tagged, quorum: str | int,
                 deadline: float | None, dry_run: bool, by: str | None) -> ActivateResult:
         who, name = _native.c_text(by), ref_text(ref)
@@ -434,6 +445,10 @@ class AsyncAdmin:
     async def forget(self, adapter: str, *, dry_run: bool = False) -> ForgetResult:
         """As Admin.forget."""
         return await self._run(lambda: self._admin.forget(adapter, dry_run=dry_run))
+
+    async def drain(self, worker: str) -> WorkerInfo:
+        """As Admin.drain."""
+        return await self._run(lambda: self._admin.drain(worker))
 
     @property
     def closed(self) -> bool:

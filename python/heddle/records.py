@@ -385,6 +385,14 @@ class SharedMemory:
 
 
 @dataclass(frozen=True)
+class Draining:
+    """A worker that is to leave waits until another process that stays holds what only it has."""
+    since_at: str
+    only_here_count: int
+    only_here: tuple[str, ...]          # "policy@3", 64 at most
+
+
+@dataclass(frozen=True)
 class WorkerInfo:
     """`current`: it serves the active version of every adapter that it subscribed to."""
     name: str
@@ -403,6 +411,7 @@ class WorkerInfo:
     group: Group | None = None
     memory: SharedMemory | None = None
     relay_why: str | None = None        # why other workers fetch from it last, or do not
+    drain: Draining | None = None       # it is to leave
 
 
 @dataclass(frozen=True)

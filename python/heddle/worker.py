@@ -110,6 +110,7 @@ class Worker(Handle):
         self._refused: HeddleError | None = None
         self._refusals: set[tuple[str | None, ...]] = set()     # that were said, since it was in
         self._is_over = False                           # the refusal stays
+        self._has_left = False                          # it was drained; what is here stays
         # token, epoch, cluster; None while no broker knows this worker
         self._joined: dict[str, Any] | None = None
         self._alone_since = time.monotonic()
@@ -286,7 +287,10 @@ class Worker(Handle):
                             "cluster": _native.text(event.cluster) or ""}
             self._refused, self._is_over, self._is_told, self._was_joined = None, False, False, True
             self._refusals.clear()
+        elif kind == "worker.draining":
+            _log.info("%s: this worker is to leave", kind)
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
+            self._has_left = kind == "worker.left" and not self._is_over
             if self._joined is not None:
                 self._joined, self._alone_since = None, time.monotonic()
                 self._rouse()
@@ -474,8 +478,22 @@ class Worker(Handle):
 
     def _drain(self) -> None:
         with self._lock:
-            while self._read():
+            while not self._has_left and self._read():
                 pass
+
+    def drain(self, timeout: float | None = 30.0) -> bool:
+        """Leaves cleanly, before close(): no new rollout waits for this worker, and other workers fetch the
+        versions that only it has.  Holds and acquire() go on meanwhile.  -> True: it has left.  False: some
+        are only here after `timeout` seconds, and would be lost with it; it drains on until it is closed.
+        """
+        until = Until(timeout)
+        with self._lock:
+            _native.check(lib.heddle_worker_drain(self._live()))
+        while True:
+            self._drain()
+            if self._has_left or until.over:
+                return self._has_left
+            self._poll(self._fd, until.left(_SLICE))
 
     # -- for people ------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ TYPES = {
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
                            r"stage\.(started|done|failed)|activate\.(done|failed)|source\.(lost|bad|slow)|"
                            r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|invitation\.(made|used)|"
-                           r"store\.(refused|recovered)|verify\.failed|gap"),
+                           r"store\.(refused|recovered)|verify\.failed|worker\.draining|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"
                      "worker_alive|unchanged|step_back|"
                      "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|"
@@ -109,7 +109,9 @@ SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "t
 TRANSPORT = {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts",
              "memory": matching("shared|own"), "memory_why": "text?", "host_share": "text?"}
 GROUP = {"name": "name", "rank": "int", "ranks": "int"}
-WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text",
+WORKER = {"name": "name", "token": "int", "state": "worker_state",
+          "drain": ({"since_at": "at", "only_here_count": "int", "only_here": "texts"},),
+          "current": "bool", "host": "text",
           "pid": "int", "labels": "map", "group": (GROUP,),
           "joined_at": "at", "heartbeat_age_ms": "ms",
           "transport": TRANSPORT,
@@ -167,6 +169,7 @@ KINDS = {
     "rollback": WAIT | DECIDED | {"to": "int"},
     "resume": WAIT | DECIDED | {"version": "int?", "to": "int?"},
     "forget": {"adapter": "name", "version_count": "int", "dry_run": "bool"},
+    "drain": {"workers": ["name", WORKER]},
     "pull": {"adapter": "name", "version": "int", "tag": "tag", "digest": "digest", "state": "version_state",
              "step": "int?", "data_bytes": "int", "tensor_count": "int", "path": "text", "elapsed_ms": "ms",
              "sources": ["name", SOURCE]},

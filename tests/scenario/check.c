@@ -143,12 +143,13 @@ static void check_members(world_t *w)
     if (m->ended_count > MEMBER_ENDED_MAX) world_fail(w, "I9: members that ended");
 }
 
-/* Who was lost, or left, counts for nothing that was published before: also when it is back. */
+/* A worker that was lost, left or drains counts for no version of before, also when it is back. */
 static void check_eligible(world_t *w)
 {
     for (uint32_t i = 0; i < w->actor_count; i++) {
         actor_t *a = w->actors[i];
-        if (a->kind == ACTOR_WORKER && !member_is_ready(membership_worker(&w->broker->members, a->name)))
+        const member_t *m = membership_worker(&w->broker->members, a->name);
+        if (a->kind == ACTOR_WORKER && (!m || m->state != MEMBER_READY))
             memset(a->eligible, 0, sizeof a->eligible);
     }
 }
@@ -256,7 +257,7 @@ static void note_eligible(world_t *w, const record_t *r)
         actor_t *a = w->actors[i];
         if (a->kind != ACTOR_WORKER || strcmp(a->adapters[0], r->adapter) != 0) continue;
         const member_t *m = membership_worker(&w->broker->members, a->name);
-        if (!a->worker || !member_is_ready(m) || m->pid != WORLD_PID + a->incarnation) continue;
+        if (!a->worker || !m || m->state != MEMBER_READY || m->pid != WORLD_PID + a->incarnation) continue;
         size_t at = r->version % ELIGIBLE_KEPT;
         a->eligible[at].version = r->version;
         a->eligible[at].incarnation = a->incarnation;
@@ -270,7 +271,7 @@ static bool must_have_staged(const world_t *w, const actor_t *a, const record_t 
     return a->worker && a->eligible[at].version == r->version &&
            a->eligible[at].incarnation == a->incarnation && a->eligible[at].epoch == w->epoch &&
            !strcmp(a->adapters[0], r->adapter) &&
-           member_is_ready(membership_worker(&w->broker->members, a->name));
+           membership_worker(&w->broker->members, a->name)->state == MEMBER_READY;
 }
 
 static void check_policy(world_t *w, const record_t *r, const version_row_t *v)

@@ -40,7 +40,8 @@ Test(http_metrics, who_is_ready)
                 {"ready", 0, 0, 0, "no version"},
                 {"ready", 0, 1, 5, "behind the latest decision"},
                 {"greeting", 9, 0, 0, "no session"},
-                {"refused", 9, 0, 0, "no session"}};
+                {"refused", 9, 0, 0, "no session"},
+                {"draining", 9, 0, 0, "about to leave"}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         heddle_error_t error = {0};
         json_t *stats = report(ROWS[i].session, ROWS[i].version, ROWS[i].lag);

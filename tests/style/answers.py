@@ -30,8 +30,8 @@ SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
     "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"],
     "Daemons: worker, event": KINDS["worker event"],
 } | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "check", "adapters", "workers",
-                                                   "wait", "forget", "context", "pull", "verify", "keygen",
-                                                   "invite")}
+                                                   "wait", "forget", "drain", "context", "pull", "verify",
+                                                   "keygen", "invite")}
 PLAIN = {"version_state": "version state", "worker_state": "worker state", "copy_state": "copy state",
          "event_type": "event type", "public_key": "text"}
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| .*\|$", re.M)

@@ -30,7 +30,7 @@ LIBRARIES = {  # header, of a library or of a folder that hides one -> where it 
 PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|strangers)|"
                   r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|invitation|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
-                  r"client/(session|entering)|worker/versions|worker/fetch|memory/(rules|rounds)|"
+                  r"client/(session|entering)|worker/(versions|labels|fetch)|memory/(rules|rounds)|"
                   r"core/(sized|units|histogram)|transfer/(frame|pace|extents|ring)|"
                   r"http/(asset|request|metrics)|sidecar/http_metrics|cli/(agreement|board|frame|verdict)|"
                   r"bench/compare)\.[ch]$")

@@ -536,6 +536,11 @@ static const field_row_t FIELDS[] = {
     {"workers", "workers[].name", "s"},
     {"workers", "workers[].token", "i"},
     {"workers", "workers[].state", "s"},
+    {"workers", "workers[].drain", "oN"},
+    {"workers", "workers[].drain.since_at", "t"},
+    {"workers", "workers[].drain.only_here_count", "i"},
+    {"workers", "workers[].drain.only_here", "a"},
+    {"workers", "workers[].drain.only_here[]", "s"},
     {"workers", "workers[].current", "b"},
     {"workers", "workers[].host", "s"},
     {"workers", "workers[].pid", "i"},
@@ -818,7 +823,10 @@ Test(answer, every_field_of_the_pages)
     expect_shape("status", "status", statuses, 2);
     json_t *before = body_of((msg_query_t){.op = "workers"});
     one_cannot_switch();
+    member_t *const *members = broker->members.workers;
+    for (size_t i = 0; i < broker->members.worker_count; i++) membership_drain(members[i], now);
     expect_shape("workers", "workers", (json_t *[]){before, body_of((msg_query_t){.op = "workers"})}, 2);
+    for (size_t i = 0; i < broker->members.worker_count; i++) members[i]->state = MEMBER_READY;
     publish(9, 5); /* waits for version 4 */
     expect_shape("versions", "versions",
                  (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);

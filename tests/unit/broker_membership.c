@@ -695,3 +695,29 @@ Test(membership, a_label_is_found_by_its_whole_key)
     cr_assert_str_eq(member_label(&m, "zone"), "a=b");
     cr_assert_str_eq(member_label(&m, "rack"), "");
 }
+
+/* ---- draining ---- */
+
+Test(membership, a_worker_that_drains_has_its_session)
+{
+    member_t *m = admit((join_t){.name = "w1", .peer = 1, .life = 1});
+    cr_assert(membership_drain(m, now));
+    cr_assert_not(membership_drain(m, now), "once");
+    cr_assert(member_is_ready(m) && member_is_draining(m));
+    cr_assert_eq(membership_by_token(&mem, m->token), m);
+    cr_assert(member_is_leaf(m, now.wall_ms), "others fetch from it last");
+    membership_end(&mem, m, END_LEFT, now);
+    cr_assert_not(member_is_ready(m));
+    cr_assert_not(membership_drain(m, now), "it has ended");
+}
+
+Test(membership, a_session_of_the_same_process_drains_on)
+{
+    cr_assert(membership_drain(admit((join_t){.name = "w1", .peer = 1, .life = 1}), now));
+    cr_assert(member_is_draining(admit((join_t){.name = "w1", .peer = 2, .life = 1})));
+    membership_end(&mem, membership_worker(&mem, "w1"), END_LAPSED, now);
+    cr_assert(member_is_draining(admit((join_t){.name = "w1", .peer = 3, .life = 1})));
+    membership_end(&mem, membership_worker(&mem, "w1"), END_LEFT, now);
+    member_t *other = admit((join_t){.name = "w1", .peer = 4, .life = 2});
+    cr_assert_eq(other->state, MEMBER_READY);
+}

@@ -430,6 +430,27 @@ Test(session, only_answers_to_heartbeats_of_this_token_hold_the_lease)
     cr_assert_eq(s.lease_end_us, now + LEASE_MS * MS);
 }
 
+Test(session, the_broker_says_how_far_a_drain_is)
+{
+    to_ready();
+    comes_at(session_deadline(&s), SO_HEARTBEAT);
+    msg_t m = {.type = MSG_HEARTBEAT_OK, .heartbeat_ok = {TOKEN - 1, 1, DRAIN_DONE}};
+    session_step(&s, &(session_event_t){SE_FRAME, &m}, now);
+    cr_assert_eq(s.drain, DRAIN_NONE, "of another session");
+    m.heartbeat_ok = (msg_heartbeat_ok_t){TOKEN, 1, DRAIN_BEGUN};
+    session_step(&s, &(session_event_t){SE_FRAME, &m}, now);
+    cr_assert_eq(s.drain, DRAIN_BEGUN);
+}
+
+Test(session, a_beat_may_be_due_at_once)
+{
+    to_ready();
+    session_beat_soon(&s, now);
+    cr_assert_eq(session_deadline(&s), now);
+    cr_assert_eq(step(SE_TICK), SO_HEARTBEAT);
+    cr_assert_eq(session_deadline(&s), now + LEASE_MS * MS / 4);
+}
+
 Test(session, answers_out_of_order_never_shorten_the_lease)
 {
     to_ready();

@@ -34,7 +34,7 @@ def first_name(t):
         return "_heddle_refs REF"
     if t.command in ("resume", "forget", "check"):
         return "_heddle_names adapters"
-    return "_heddle_names workers" if t.command == "workers" else None
+    return "_heddle_names workers" if t.command in ("workers", "drain") else None
 
 
 # ---- bash ----------------------------------------------------------------------------------------
