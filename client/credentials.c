@@ -81,7 +81,9 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
         rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is not a directory of keys", keys.ring.dir);
         error_hint(error, "HEDDLE_KEYS names it");
     }
-    if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);
+    /* Before it is taken for a path: a secret key may begin with a slash, and an error repeats paths. */
+    if (!rc && broker_key && credentials_is_own_secret(c->key, broker_key)) rc = key_is_secret(error);
+    else if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);
     else if (!rc) rc = take_known(&keys.ring, endpoints, keys.broker_key, error);
     if (!rc && broker_key && credentials_is_own_secret(c->key, keys.broker_key)) rc = key_is_secret(error);
     bool is_secure = !rc;
