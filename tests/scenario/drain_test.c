@@ -79,6 +79,15 @@ Test(drain, by_command)
     MUST(w, !strcmp(world_state(w, 2), "active"));
 }
 
+Test(drain, before_there_is_a_version)
+{
+    open_world(19, 2);
+    drains("w1");
+    UNTIL(w, 3 * BEAT_US, has_left(workers[0]));
+    publishes(1);
+    UNTIL(w, SECOND, worker_active(workers[1]) == 1);
+}
+
 /* An application that ends asks by itself: the next heartbeat says so, and that is at once. */
 Test(drain, by_the_application)
 {
@@ -107,6 +116,25 @@ Test(drain, the_last_copy_goes_over)
     actor_kill(workers[0]);
     world_run(w, LEASE_US);
     check_settled(w);
+}
+
+/* Of three, the first is retired: it is not handed over, and does not delay the one that is. */
+Test(drain, the_last_copy_goes_over_beside_a_retired_one)
+{
+    open_world(20, 1);
+    for (uint64_t version = 1; version <= 3; version++) {
+        publishes(version);
+        UNTIL(w, SECOND, world_all_active(w, version));
+    }
+    actor_leave(trainer);
+    UNTIL(w, SECOND, trainer_has_left(trainer));
+    actor_kill(trainer);
+    actor_t *late = world_worker(w, "w2", (worker_conf_t){0});
+    UNTIL(w, SECOND, worker_active(late) == 3);
+    drains("w1");
+    UNTIL(w, 4 * BEAT_US, has_left(workers[0]));
+    MUST(w, worker_holds(late, 2) && !worker_holds(late, 1));
+    MUST(w, worker_active(late) == 3);
 }
 
 /* A worker that stands still is waited for until its lease ends, unless it drains. */
