@@ -39,5 +39,5 @@ def test_by_an_operator(broker, adapter):
                     with heddle.Admin() as sync:
                         until(lambda: sync.workers("one")[0].state == "left", "it leaves")
             with pytest.raises(heddle.NotFound):
-                await adm.drain("nobody")
+                await adm.drain("missing")
     asyncio.run(main())
