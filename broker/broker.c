@@ -6,10 +6,12 @@
 #include "broker/members/sessions.h"
 #include "broker/questions/query.h"
 #include "broker/registry/writer.h"
+#include "broker/rollout/fetches.h"
 #include "broker/rollout/messages.h"
 #include "broker/rollout/rollout.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
+#include "core/sorted.h"
 
 #include <stdlib.h>
 
@@ -47,12 +49,8 @@ void broker_destroy(broker_t **broker)
     if (!b) return;
     *broker = NULL;
     owner_check(&b->owner);
-    broker_peer_t *peer, *next;
-    HASH_ITER(hh, b->peers, peer, next)
-    {
-        HASH_DEL(b->peers, peer);
-        free(peer);
-    }
+    for (size_t i = 0; i < b->peer_count; i++) free(b->peers[i]);
+    free(b->peers);
     pending_fini(&b->pending);
     tracks_fini(&b->rollout);
     membership_fini(&b->members);
@@ -92,6 +90,10 @@ int broker_start(broker_t *b, instant_t now)
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
     events_message(e, HEDDLE_OK, "epoch %llu, %zu %s", (unsigned long long)b->registry.epoch, adapters,
                    adapters == 1 ? "adapter" : "adapters");
+    if (b->opts.former && *b->opts.former && strcmp(b->opts.former, b->opts.endpoint)) {
+        e = events_add(&b->events, EVENT_LEADER_CHANGED, NULL, 0, NULL, now);
+        events_message(e, HEDDLE_OK, "%.60s leads, in place of %.60s", b->opts.endpoint, b->opts.former);
+    }
     broker_go_on(b, now);
     return b->state == BROKER_BROKEN ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
@@ -125,11 +127,11 @@ void broker_note_unsendable(broker_t *b)
     else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
 }
 
+uint64_t broker_peer_number(const void *row) { return ((const broker_peer_t *)row)->peer; }
+
 broker_peer_t *broker_peer(const broker_t *b, uint64_t peer)
 {
-    broker_peer_t *found = NULL;
-    HASH_FIND(hh, b->peers, &peer, sizeof peer, found);
-    return found;
+    return sorted_find_number(b->peers, b->peer_count, peer, broker_peer_number);
 }
 
 /* The live session of a connection; NULL: it has none. */
@@ -159,7 +161,7 @@ void broker_send_outbox(broker_t *b)
         member_t *member = session_of(b, send->peer);
         if (member && rc == HEDDLE_ERR_GONE) {
             member->is_gone = true;
-            rollout_unreached(&b->rollout, member);
+            fetches_unreached(&b->rollout, member);
         } else if (member) {
             member->needs_resync = true;
         }
@@ -276,7 +278,7 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
          * its next heartbeat, and all others ask again. */
         member_t *member = session_of(b, from);
         if (!member) return;
-        membership_heard(&b->members, member, now.us);
+        membership_received(&b->members, member, now.us);
         member->needs_resync = true;
         return;
     }

@@ -11,7 +11,7 @@
  *
  *   broker.c       a turn: frames, ticks                       txn.c        records until they are confirmed,
  *   inbox/         each message: on_HELLO to on_VERIFIED                    and what follows from each
- *   client_keys.c  questions that change keys                  events.c     the numbered log
+ *   keys/          keys, and what they allow                   events.c     the numbered log
  *   restored_numbers.c  numbers above those of an older store
  *   members/       connections, sessions, tokens, leases       registry/    adapters, versions, decisions
  *   rollout/       copies, rules, what members are sent        store/       the same on disk
@@ -19,11 +19,12 @@
  *                                                                           of the answers
  *
  * The functions are in broker.c, but for what takes records (broker_apply, broker_committed: txn.c) and what
- * keys allow (client_keys.c).  Nothing blocks but io.commit, with a store that confirms at once.  One
+ * keys allow (keys/client_keys.c).  Nothing blocks but io.commit, with a store that confirms at once.  One
  * thread. */
 #ifndef BROKER_BROKER_H
 #define BROKER_BROKER_H
 
+#include "broker/brokers.h"
 #include "broker/events.h"
 #include "broker/plan/plan.h"
 #include "core/clock.h"
@@ -45,6 +46,9 @@ typedef struct broker_io {
     /* a line of the log, for what is no event; NULL: none */
     void (*warn)(void *self, const char *id, const char *text);
     uint64_t (*registry_bytes)(void *self); /* for `status`; NULL: 0 */
+    /* For `brokers`; borrowed until the next turn.  The callback or its answer NULL: this broker is the only
+     * one, because its registry is on its disk. */
+    const brokers_t *(*brokers)(void *self);
     /* The config of an ended version, appended to `out` (the registry has dropped it); NULL: not
      * available. */
     int (*config)(void *self, const char *adapter, uint64_t version, buf_t *out);
@@ -57,8 +61,10 @@ typedef struct broker_opts {
     uint64_t lease_ms, keep;                   /* 0: 4000; keep as given, at most REGISTRY_KEEP_MAX */
     const char *cluster, *endpoint, *data_dir; /* for people; borrowed for the broker's life */
     const char *public_key;                    /* its own, for people; NULL: it runs without keys */
-    plan_shape_t shape;                        /* of plans */
-    uint64_t pid, seed;                        /* seed: of plans */
+    const char *former; /* the address of the broker that led before, of another host or
+                         * process; NULL, "": none; borrowed as the others */
+    plan_shape_t shape; /* of plans */
+    uint64_t pid, seed; /* seed: of plans */
 } broker_opts_t;
 
 /* Connections without a session that are remembered; the most silent goes first. */
@@ -79,7 +85,7 @@ int broker_apply(broker_t *b, const record_t *record);
 int broker_admit_admin(broker_t *b, const char *public_key, const char *name, instant_t now,
                        heddle_error_t *error);
 /* True for a key that is in the table and not revoked.  Asked for each new connection. */
-bool broker_lets_in(const broker_t *b, const char *public_key);
+bool broker_lets_in(const broker_t *b, const char *public_key, instant_t now);
 /* A connection was refused for its key: `status` lists it, and the log gets a line at a bounded rate. */
 void broker_refused_key(broker_t *b, const char *public_key, instant_t now);
 /* Begins settling when there is anything to restore. NO_MEMORY. */

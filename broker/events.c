@@ -74,12 +74,13 @@ const event_row_t *events_at(const events_t *e, uint64_t seq)
 }
 
 /* The first event that the reader has not seen.  A gap: events were dropped meanwhile, or the broker was
- * started again. */
+ * started again.  A reader that names this epoch and has seen more than happened in it read them of another
+ * registry, which came to the same epoch: one that was restored, or made anew. */
 uint64_t events_begin(const events_t *e, const events_filter_t *f, bool *ret_gap)
 {
     uint64_t first = events_first(e);
-    bool other_epoch = f->epoch && f->epoch != e->epoch;
-    *ret_gap = other_epoch || (f->after && f->after < first);
+    bool of_others = f->epoch && (f->epoch != e->epoch || f->after > e->last_seq + 1);
+    *ret_gap = of_others || (f->after && f->after < first);
     return *ret_gap || f->after < first ? first : f->after;
 }
 

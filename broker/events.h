@@ -26,7 +26,8 @@
     X(INVITATION_MADE, "invitation.made") X(INVITATION_USED, "invitation.used")                 \
     X(ADAPTER_FORGOTTEN, "adapter.forgotten") X(STORE_REFUSED, "store.refused")                 \
     X(STORE_RECOVERED, "store.recovered") X(VERIFY_FAILED, "verify.failed")                  \
-    X(WORKER_DRAINING, "worker.draining")
+    X(WORKER_DRAINING, "worker.draining") X(WORKER_STAYING, "worker.staying")   \
+    X(LEADER_CHANGED, "leader.changed")
 /* clang-format on */
 typedef enum {
     EVENT_NONE,
@@ -67,14 +68,14 @@ uint64_t events_first(const events_t *e);                      /* lowest seq kep
 const event_row_t *events_at(const events_t *e, uint64_t seq); /* NULL: not kept */
 
 /* What a reader wants.  `after`: the first seq wanted, 0: the oldest kept; one that has not been yet is
- * waited for.  `epoch`: which epoch that belongs to, 0: this one. */
-/* "" or NULL: all */
+ * waited for.  `epoch`: which epoch that belongs to, 0: this one; a reader that names it has read all before
+ * `after`.  Names: "" or NULL is all. */
 typedef struct {
     uint64_t epoch, after;
     const char *adapter, *worker;
 } events_filter_t;
 /* Where reading begins; *ret_gap: something between what was asked for and that is gone (or is of another
- * epoch). */
+ * epoch, or of another registry in the same one). */
 uint64_t events_begin(const events_t *e, const events_filter_t *f, bool *ret_gap);
 bool events_match(const event_row_t *row, const events_filter_t *f);
 /* Is there a gap, or a row that matches? */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle-broker: options, the ready line, and how it ends.  What it does between the two is in
- * main_daemon.c. */
+/* heddle-broker: options, the ready line, and how it ends.  What it does between the two is in main_daemon.c,
+ * and `heddle registry`, which needs a broker's stores, is in main_registry.c. */
 #include "broker/main_daemon.h"
+#include "broker/main_registry.h"
 #include "broker/registry/registry.h"
 
 #include "core/errors.h"
@@ -11,7 +12,7 @@
 #include "core/process.h"
 #include "proto/value.h"
 
-#include <pwd.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,18 +20,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LEASE_MIN_MS = 100, LEASE_MAX_MS = 3600000 };
+enum { LEASE_MIN_MS = 100, LEASE_MAX_MS = 3600000, STORE_LEASE_MIN_MS = 2000, STORE_LEASE_MAX_MS = 600000 };
 
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 
 typedef struct {
-    const char *listen, *data;
-    uint32_t lease_ms, timeout_ms;
+    const char *listen, *data, *store, *store_cluster, *advertise;
+    main_store_access_t store_access;
+    uint32_t lease_ms, timeout_ms, store_lease_ms;
     int64_t keep;
     bool insecure, quiet;
     const char *keys, **admin_keys;
     service_opts_t http;
-    int output, log_level, plan;
+    int output, log_level, log_format, plan;
 } args_t;
 
 #define AT(field) offsetof(args_t, field)
@@ -39,6 +41,21 @@ static const option_t OPTIONS[] = {
      "where clients connect; :* takes any free port", AT(listen)},
     {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "what must survive a crash; default $XDG_STATE_HOME/heddle",
      AT(data)},
+    {"store", 0, OPTION_TEXT, "URL", NULL, NULL,
+     "keep the registry there, and not in --data: etcd://HOST:PORT[,HOST:PORT...]/PREFIX, or etcds:// for "
+     "TLS; "
+     "of the brokers of a prefix one serves",
+     AT(store)},
+    MAIN_STORE_OPTIONS(AT(store_access)),
+    {"store-cluster", 0, OPTION_TEXT, "ID", NULL, NULL,
+     "refuse a --store that is empty or has another cluster id", AT(store_cluster)},
+    {"store-lease", 0, OPTION_DURATION, "DUR", NULL, "5s",
+     "with --store: a broker that etcd does not hear for so long is succeeded; whole seconds",
+     AT(store_lease_ms)},
+    {"advertise", 0, OPTION_TEXT, "EP", NULL, NULL,
+     "with --store: where clients reach this broker, as standbys name it to them; default: --listen, with "
+     "this host's name in place of *",
+     AT(advertise)},
     {"lease", 0, OPTION_DURATION, "DUR", NULL, "4s", "a member silent for so long is lost", AT(lease_ms)},
     {"keep", 0, OPTION_INTEGER, "N", NULL, "3", "versions kept besides the active one, to go back to",
      AT(keep)},
@@ -63,13 +80,17 @@ static const option_t COMMON[] = {
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
     {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
      AT(log_level)},
+    {"log-format", 0, OPTION_CHOICE, LOG_FORMATS, NULL, "text",
+     "how: for people, as an object on each line, or with the priority in front for systemd's journal",
+     AT(log_format)},
     {0}};
 static option_set_t SET =
     {/* program: as it was typed */
      "heddle-broker",
      "[OPTION...]",
      "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
-     "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.\n"
+     "Prints one line of JSON on stdout once clients can connect, and a standby one more when it leads;\n"
+     "ends with 0 on SIGTERM and SIGINT.\n"
      "DUR: 500ms, 30s, 5m; a bare number is seconds.",
      OPTIONS,
      COMMON,
@@ -77,8 +98,8 @@ static option_set_t SET =
      0,
      "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
      "without keys;\n"
-     "4 another broker has the data directory; 9 this machine: the directory, the port, no room, or data of\n"
-     "a newer release.\n\n"
+     "4 another broker has the data directory; 6 etcd refuses the user, or a certificate is not taken;\n"
+     "7 no etcd answers; 9 this machine: the directory, the port, no room, or data of a newer release.\n\n"
      "Environment:\n"
      "  XDG_STATE_HOME  the data directory is heddle below it, unless --data is given [~/.local/state]\n"
      "  NOTIFY_SOCKET   a service manager, notified when it serves and when it ends\n\n"
@@ -86,7 +107,8 @@ static option_set_t SET =
      "  heddle broker\n"
      "  heddle broker --listen 'tcp://127.0.0.1:*' | jq -r .endpoint    any free port, and which it is\n"
      "  heddle broker --listen 'tcp://*:7700' --data /srv/heddle    for other hosts, when keys were put in "
-     "place"};
+     "place\n"
+     "  heddle broker --store etcd://e0:2379,e1:2379,e2:2379/heddle/prod    on two hosts: one stands by"};
 
 /* ---- what goes to stdout and stderr ---------------------------------------------------------- */
 
@@ -98,32 +120,29 @@ static void print_line(json_t *object)
     json_decref(object);
 }
 
-/* ---- arguments ------------------------------------------------------------------------------- */
-
-/* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its
- * standard says. */
-static int default_data(char *to, size_t size, heddle_error_t *error)
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    const struct passwd *me = home && *home ? NULL : getpwuid(getuid());
-    if (me) home = me->pw_dir;
-    int n = -1;
-    if (state && *state == '/') n = snprintf(to, size, "%s/heddle", state);
-    else if (home && *home == '/') n = snprintf(to, size, "%s/.local/state/heddle", home);
-    if (n > 0 && (size_t)n < size) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_USAGE,
-                        "no place for the data: neither XDG_STATE_HOME nor HOME is a usable path");
-    error_contrast(error, "--data DIR", "none");
-    error_hint(error, "name a directory with --data");
-    return rc;
-}
-
 /* ---- the process ----------------------------------------------------------------------------- */
+
+/* A standby has no cluster and no epoch yet: it prints its line once more when it leads. */
+static void print_ready(const daemon_facts_t *f)
+{
+    json_t *epoch = f->leads ? json_integer((json_int_t)f->epoch) : NULL;
+    print_line(json_pack(
+        "{s:s, s:s, s:b, s:s, s:b, s:s*, s:I, s:s, s:s*, s:o*, s:s, s:{s:i, s:i}, s:s, s:s?, s:s?}", "schema",
+        "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "leads", (int)f->leads, "leader", f->leader,
+        "pid", (json_int_t)getpid(), "endpoint", f->endpoint, "cluster", f->cluster, "epoch", epoch,
+        "data_dir", f->data_dir, "wire", "min", (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "heddle",
+        heddle_version(), "public_key", f->public_key, "http", f->http));
+}
 
 static int serve(const args_t *args, heddle_error_t *error)
 {
     daemon_opts_t opts = {.listen = args->listen,
                           .data = args->data,
+                          .store = args->store,
+                          .store_cluster = args->store_cluster,
+                          .store_access = args->store_access,
+                          .store_lease_ms = args->store_lease_ms,
+                          .advertise = args->advertise,
                           .lease_ms = args->lease_ms,
                           .timeout_ms = args->timeout_ms,
                           .keep = (uint64_t)args->keep,
@@ -131,23 +150,30 @@ static int serve(const args_t *args, heddle_error_t *error)
                           .insecure = args->insecure,
                           .keys = args->keys,
                           .http = args->http,
-                          .admin_keys = args->admin_keys};
+                          .admin_keys = args->admin_keys,
+                          .on_standby = print_ready};
     daemon_t *d = NULL;
     int rc = daemon_open(&opts, &d, error);
     if (rc) return rc;
     daemon_facts_t facts;
     daemon_facts(d, &facts);
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s, s:s?, s:s?}",
-                         "schema", "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid",
-                         (json_int_t)getpid(), "endpoint", facts.endpoint, "cluster", facts.cluster, "epoch",
-                         (json_int_t)facts.epoch, "data_dir", facts.data_dir, "wire", "min",
-                         (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "heddle", heddle_version(),
-                         "public_key", facts.public_key, "http", facts.http));
+    print_ready(&facts);
     notify_ready(facts.endpoint);
     rc = daemon_run(d, error);
-    notify_stopping();
+    if (rc != HEDDLE_ERR_FENCED || !args->store) notify_stopping(); /* else it goes on as a standby */
     daemon_close(&d);
     return rc;
+}
+
+/* A broker that does not lead any more is a standby again, and its members find the one that leads.  The same
+ * program begins anew in this process, which goes on for its service manager: ZeroMQ releases the address of
+ * the check of keys only some time after a listener is closed.  Returns when that cannot be. */
+static int start_anew(char **argv, heddle_error_t *error)
+{
+    log_emit(LOG_WARN, "broker.fenced", "%s", error->message);
+    execv("/proc/self/exe", argv);
+    error_hint(error, "it could not start anew as a standby (%s): start it again", strerror(errno));
+    return error->code;
 }
 
 int main(int argc, char **argv)
@@ -155,6 +181,8 @@ int main(int argc, char **argv)
     args_t args = {.http = {.program = "broker", .has_api = true}};
     heddle_error_t error = {0};
     char data[4096], range[64];
+    if (argc > 1 && !strcmp(argv[1], "registry")) return main_registry(argc - 1, argv + 1);
+    process_take_log_format(argc, argv);
     int rc = process_begin(&error);
     SET.program = process_name(argv[0], "heddle-broker");
     if (!rc) rc = option_parse(&SET, argc, argv, &args, NULL, &error);
@@ -169,11 +197,22 @@ int main(int argc, char **argv)
         snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
         rc = option_refuse(&SET, "--keep", range, args.keep, &error);
     }
-    if (!rc && !args.data) {
-        rc = default_data(data, sizeof data, &error);
+    const char *without = args.store           ? NULL
+                          : args.store_cluster ? "--store-cluster"
+                          : args.advertise     ? "--advertise"
+                                               : NULL;
+    if (!rc && without) rc = main_store_without(without, &error);
+    if (!rc && !args.store) rc = main_store_no_access(&args.store_access, &error);
+    if (!rc && (args.store_lease_ms < STORE_LEASE_MIN_MS || args.store_lease_ms > STORE_LEASE_MAX_MS)) {
+        snprintf(range, sizeof range, "%d to %d ms", STORE_LEASE_MIN_MS, STORE_LEASE_MAX_MS);
+        rc = option_refuse(&SET, "--store-lease", range, args.store_lease_ms, &error);
+    }
+    if (!rc && !args.store && !args.data) {
+        rc = main_store_default_dir(data, sizeof data, &error);
         args.data = data;
     }
     if (!rc) {
+        log_set_format((log_format_t)args.log_format);
         log_set_level(args.quiet && args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)args.log_level);
         /* Before any thread is started, because threads inherit the mask.  The loop reads the signals from
          * a descriptor. */
@@ -184,6 +223,8 @@ int main(int argc, char **argv)
         sigprocmask(SIG_BLOCK, &mine, NULL);
         umask(077);
         rc = serve(&args, &error);
+        if (rc == HEDDLE_ERR_FENCED && args.store) rc = start_anew(argv, &error);
+        if (rc == HEDDLE_ERR_INTERRUPTED && args.store) rc = HEDDLE_OK; /* a standby that was ended */
     }
     /* Scripts read the failure from stdout, people from stderr. */
     if (rc && args.output == OUTPUT_JSON)

@@ -3,16 +3,19 @@
 
 #include "broker/broker.h"
 #include "broker/main_http.h"
-#include "broker/main_keys.h"
-#include "broker/store/store.h"
+#include "broker/keys/own_keys.h"
+#include "broker/standby.h"
 #include "core/digest.h"
 #include "core/errors.h"
 #include "core/log.h"
-#include "core/others.h"
+#include "core/names.h"
+#include "core/notify.h"
+#include "core/permissions.h"
 #include "core/repeat.h"
 #include "wire/wire.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,22 +23,40 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { SLOW_US = 1000000 }; /* a write of the registry that is worth a line: nothing else goes on in it */
+enum {
+    SLOW_US = 1000000,   /* a write of the registry that is worth a line */
+    STORE_POLL_MS = 100, /* outside of the loop */
+    STORE_END_US = 2000000
+};
 
 struct daemon {
     const clock_ops_t *clock;
-    store_t *store;
+    main_store_t store;
     loop_t *loop;
     wire_t *wire;
-    broker_t *broker;
-    main_http_t *http; /* NULL: not asked for */
-    int signal_fd;
-    main_keys_t keys;
-    char *endpoint;          /* as bound */
+    broker_t *broker;        /* NULL: it is starting, or stands by */
+    main_http_t *http;       /* NULL: not asked for */
+    int signal_fd, store_fd; /* in the loop; -1: not yet, or none */
+    bool is_ending;          /* by a signal */
+    bool was_standby;
+    own_keys_t keys;
+    char *endpoint;            /* as bound */
+    const daemon_opts_t *opts; /* within daemon_open */
+    standby_t standby;         /* before it leads */
+    /* the broker that led last before it; "": not known */
+    char former[STANDBY_ADDRESS_BYTES];
+    buf_t answer;            /* a standby's */
+    uint64_t turned_away;    /* messages of members, to the standbys in turn */
+    bool has_yielded;        /* and the log says so */
     uint64_t next_us;        /* when the broker wants its next tick, as its last flush said */
+    uint64_t commit_us;      /* when the commit that is under way began */
+    int commit_count;        /* and its records */
+    bool is_committing;      /* an etcd has not confirmed it */
+    int commit_rc;           /* how the last one ended that was confirmed later */
     uint64_t logged_seq;     /* events up to here are in the log */
     histogram_t commits;     /* how long each took */
     repeat_t slow, refusals; /* of commits */
+    repeat_t silence;        /* of an etcd */
     repeat_t warnings;       /* of the broker, by text */
     heddle_error_t end;      /* why it ended; code 0: a signal */
 };
@@ -56,26 +77,35 @@ static int io_send(void *self, uint64_t peer, bytes_t frame)
 static void io_forget(void *self, uint64_t peer) { wire_forget(((daemon_t *)self)->wire, peer); }
 
 /* Slow and refused commits are logged, each kind once for a while, however often they repeat. */
+static void note_commit(daemon_t *d, int rc, const heddle_error_t *why)
+{
+    uint64_t now_us = clock_now(d->clock), took_us = now_us - d->commit_us;
+    const char *place = main_store_place(&d->store);
+    histogram_note(&d->commits, (double)took_us / 1e6);
+    char scratch[REPEAT_TEXT];
+    uint64_t times = took_us >= SLOW_US ? repeat_note(&d->slow, 0, now_us) : 0;
+    if (times)
+        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; all requests waited for it%s",
+                 place, (double)took_us / 1e6, d->commit_count, repeat_text(times, scratch));
+    times = rc ? repeat_note(&d->refusals, (uint32_t)-rc, now_us) : 0;
+    if (times)
+        log_emit(LOG_ERROR, "store.refused", "%s: %s%s", heddle_err_name(rc), why->message,
+                 repeat_text(times, scratch));
+    if (!rc && repeat_over(&d->refusals))
+        log_emit(LOG_WARN, "store.recovered", "%s takes records again", place);
+}
+
 static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
 {
     daemon_t *d = self;
     heddle_error_t why;
-    uint64_t began_us = clock_now(d->clock);
-    int rc = store_commit(d->store, records, count, &why);
-    uint64_t took_us = clock_now(d->clock) - began_us;
+    d->commit_us = clock_now(d->clock);
+    d->commit_count = count;
+    int rc = main_store_commit(&d->store, records, count, &why);
+    d->is_committing = rc == HEDDLE_ERR_AGAIN;
+    if (d->is_committing) return rc;
     if (rc && error) *error = why;
-    histogram_note(&d->commits, (double)took_us / 1e6);
-    char scratch[REPEAT_TEXT];
-    uint64_t now_us = began_us + took_us, times = took_us >= SLOW_US ? repeat_note(&d->slow, 0, now_us) : 0;
-    if (times)
-        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; all requests waited for it%s",
-                 store_dir(d->store), (double)took_us / 1e6, count, repeat_text(times, scratch));
-    times = rc ? repeat_note(&d->refusals, (uint32_t)-rc, now_us) : 0;
-    if (times)
-        log_emit(LOG_ERROR, "store.refused", "%s: %s%s", heddle_err_name(rc), why.message,
-                 repeat_text(times, scratch));
-    if (!rc && repeat_over(&d->refusals))
-        log_emit(LOG_WARN, "store.recovered", "%s takes records again", store_dir(d->store));
+    note_commit(d, rc, &why);
     return rc;
 }
 
@@ -103,35 +133,96 @@ static void io_warn(void *self, const char *id, const char *text)
     if (times) log_emit(LOG_WARN, id, "%s%s", text, repeat_text(times, scratch));
 }
 
-static uint64_t io_registry_bytes(void *self) { return store_bytes(((daemon_t *)self)->store); }
+static uint64_t io_registry_bytes(void *self) { return main_store_bytes(&((daemon_t *)self)->store); }
+
+static const brokers_t *io_brokers(void *self) { return main_store_brokers(&((daemon_t *)self)->store); }
 
 static int io_config(void *self, const char *adapter, uint64_t version, buf_t *out)
 {
-    return store_config(((daemon_t *)self)->store, adapter, version, out, NULL);
+    return main_store_config(&((daemon_t *)self)->store, adapter, version, out);
 }
 
 static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((daemon_t *)self)->wire, peer); }
 
 /* ---- a turn of the loop ---------------------------------------------------------------------- */
 
+/* A member of a broker that etcd does not answer: another one may lead by now. */
+static bool turn_away(daemon_t *d, peer_t from, bytes_t frame)
+{
+    if (!main_store_has_yielded(&d->store)) return false;
+    const brokers_t *b = main_store_brokers(&d->store);
+    const brokers_row_t *to = b->count ? &b->rows[d->turned_away % b->count] : NULL;
+    buf_clear(&d->answer);
+    if (!standby_turn_away(frame, to, &d->answer)) return false;
+    d->turned_away++;
+    if (d->answer.bytes) (void)wire_send(d->wire, from, buf_view(&d->answer));
+    return true;
+}
+
 static void on_client_frame(void *self, peer_t from, bytes_t frame)
 {
     daemon_t *d = self;
-    broker_frame(d->broker, from, frame, now_of(d));
+    if (d->broker) {
+        if (!turn_away(d, from, frame)) broker_frame(d->broker, from, frame, now_of(d));
+        return;
+    }
+    buf_clear(&d->answer); /* one that is lost is asked for again */
+    if (standby_answer(frame, &d->standby, &d->answer)) (void)wire_send(d->wire, from, buf_view(&d->answer));
 }
 
 static void on_bad_frame(void *self, peer_t from, const char *why)
 {
     daemon_t *d = self;
-    broker_bad_frame(d->broker, from, why);
+    if (d->broker) broker_bad_frame(d->broker, from, why);
+}
+
+/* The broker is read-only for it only once it has something to record, and that may be late. */
+static void note_silence(daemon_t *d)
+{
+    const char *place = main_store_place(&d->store), *why = main_store_trouble(&d->store);
+    if (main_store_is_answered(&d->store)) {
+        if (repeat_over(&d->silence)) log_emit(LOG_WARN, "store.answered", "%s answers again", place);
+    } else if (!d->silence.is_said && repeat_note(&d->silence, 0, clock_now(d->clock))) {
+        log_emit(LOG_WARN, "store.unanswered", "%s: no endpoint answers and has a majority%s%s", place,
+                 *why ? ": " : "", why);
+    }
+}
+
+static void note_yield(daemon_t *d)
+{
+    if (d->has_yielded || !main_store_has_yielded(&d->store)) return;
+    d->has_yielded = true;
+    log_emit(LOG_WARN, "broker.yielded",
+             "%s has not answered for two leases, and another broker may lead: members are sent to those "
+             "that stood by, and questions are answered still",
+             main_store_place(&d->store));
+}
+
+/* What the store has to say: how a commit ended, or that another broker may lead. */
+static void turn_store(void *self)
+{
+    daemon_t *d = self;
+    heddle_error_t why = {0};
+    int rc;
+    if (!d->broker) return; /* it stands by: etcd_open turns it */
+    main_store_turn(&d->store);
+    note_silence(d);
+    note_yield(d);
+    if (main_store_committed(&d->store, &rc, &why)) {
+        d->is_committing = false;
+        d->commit_rc = rc;
+        note_commit(d, rc, &why);
+        broker_committed(d->broker, rc, rc ? &why : NULL, now_of(d));
+    }
+    if (main_store_lost(&d->store, &why)) io_fatal(d, &why);
 }
 
 static uint64_t tick(void *self, uint64_t now_us)
 {
     daemon_t *d = self;
-    (void)now_us;
+    if (now_us >= main_store_due(&d->store)) turn_store(d);
     broker_tick(d->broker, now_of(d));
-    return d->next_us;
+    return clock_earlier(d->next_us, main_store_due(&d->store));
 }
 
 static void flush(void *self)
@@ -164,6 +255,7 @@ static void on_signal(void *self)
     if (read(d->signal_fd, &info, sizeof info) != (ssize_t)sizeof info) return;
     log_emit(LOG_INFO, "broker.ending", "signal %s from pid %d", info.ssi_signo == SIGTERM ? "TERM" : "INT",
              (int)info.ssi_pid);
+    d->is_ending = true;
     loop_stop(d->loop);
 }
 
@@ -192,8 +284,8 @@ static int check_keys(const daemon_t *d, const daemon_opts_t *opts, heddle_error
 {
     uint64_t count = 0;
     bool is_named = opts->admin_keys && *opts->admin_keys;
-    int rc = store_key_count(d->store, &count, error);
-    if (!rc) rc = main_keys_check(&d->keys, store_dir(d->store), count || is_named, error);
+    int rc = main_store_key_count(&d->store, &count, error);
+    if (!rc) rc = own_keys_check(&d->keys, main_store_place(&d->store), count || is_named, error);
     if (rc || d->keys.is_chosen || is_named) return rc;
     return check_endpoint(opts, count > 1, error);
 }
@@ -206,17 +298,18 @@ static int out_of_memory(heddle_error_t *error)
 static bool lets_in(void *self, const char *public_key)
 {
     daemon_t *d = self;
-    bool is_in = broker_lets_in(d->broker, public_key);
+    if (!d->broker) return true; /* a standby names the leader, and that looks the key up */
+    bool is_in = broker_lets_in(d->broker, public_key, now_of(d));
     if (!is_in) broker_refused_key(d->broker, public_key, now_of(d));
     return is_in;
 }
 
-/* From here on clients can connect, but no frame of theirs is handled before the loop runs. */
+/* From here on clients can connect.  A standby answers them; else no frame of theirs is handled before the
+ * loop runs. */
 static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {.on_frame = on_client_frame, .on_bad_frame = on_bad_frame};
-    int rc = loop_new(d->clock, &d->loop);
-    if (rc) return out_of_memory(error);
+    int rc = HEDDLE_OK;
     if (timeout_ms) wire_set_handshake(timeout_ms);
     wire_keys_t keys = {.own = d->keys.broker, .allow = lets_in};
     rc = wire_listen(d->loop, endpoint, d->keys.has_keys ? &keys : NULL, &SINK, d, &d->wire, error);
@@ -239,87 +332,213 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
                       .random = io_random,
                       .warn = io_warn,
                       .registry_bytes = io_registry_bytes,
+                      .brokers = io_brokers,
                       .config = io_config,
                       .key = d->keys.has_keys ? io_key : NULL};
     broker_opts_t with = {.lease_ms = opts->lease_ms,
                           .keep = opts->keep,
                           .shape = (plan_shape_t)opts->plan,
-                          .cluster = store_cluster(d->store),
+                          .cluster = main_store_cluster(&d->store),
                           .endpoint = d->endpoint,
-                          .data_dir = store_dir(d->store),
+                          .data_dir = main_store_place(&d->store),
+                          .former = d->former,
                           .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL,
                           .pid = (uint64_t)getpid()};
     random_bytes(&with.seed, sizeof with.seed);
     int rc = broker_new(&with, &io, &d->broker, error);
     if (rc) return rc;
     heddle_error_t why = {0};
-    rc = store_load(d->store, load_record, d->broker, &why);
+    rc = main_store_load(&d->store, load_record, d->broker, &why);
     if (!rc) rc = broker_start(d->broker, now_of(d));
     if (rc && why.code) *error = why;
     else if (rc)
-        error_fail(error, rc, "%.300s: the registry cannot be restored: %s", store_dir(d->store),
+        error_fail(error, rc, "%.300s: the registry cannot be restored: %s", main_store_place(&d->store),
                    heddle_err_text(rc));
     return rc;
 }
 
-/* Without any key in the table this is the first start: the user that starts the broker becomes its admin.
- * SQLite confirms at once, so broker_admit_admin has no AGAIN here. */
+/* Outside of the loop: until the store has confirmed what is under way, or `until_us`.  INTERRUPTED: a signal
+ * that ends it came first. */
+static int wait_for_store(daemon_t *d, bool is_ending, uint64_t until_us, heddle_error_t *error)
+{
+    while (d->is_committing && !d->end.code && clock_now(d->clock) < until_us) {
+        struct pollfd fds[] = {{.fd = main_store_fd(&d->store), .events = POLLIN},
+                               {.fd = is_ending ? -1 : d->signal_fd, .events = POLLIN}};
+        if (poll(fds, 2, STORE_POLL_MS) > 0 && fds[1].revents)
+            return error_fail(error, HEDDLE_ERR_INTERRUPTED, "a signal came before the broker served");
+        turn_store(d);
+    }
+    if (d->end.code) *error = d->end;
+    return d->end.code;
+}
+
+/* broker_admit_admin, and once more when an etcd has confirmed what it wrote. */
+static int admit_one(daemon_t *d, const char *public_key, const char *name, heddle_error_t *error)
+{
+    int rc = broker_admit_admin(d->broker, public_key, name, now_of(d), error);
+    while (rc == HEDDLE_ERR_AGAIN) {
+        rc = wait_for_store(d, false, CLOCK_NEVER, error);
+        if (!rc && d->commit_rc)
+            return error_fail(error, d->commit_rc, "%.300s takes no records: the log says why",
+                              main_store_place(&d->store));
+        if (!rc) rc = broker_admit_admin(d->broker, public_key, name, now_of(d), error);
+    }
+    return rc;
+}
+
+/* Without any key in the table this is the first start: the user that starts the broker becomes its admin. */
 static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     bool is_first = !broker_knows_keys(d->broker);
     int rc = HEDDLE_OK;
     if (!d->keys.has_keys) return rc;
-    if (is_first) rc = broker_admit_admin(d->broker, d->keys.client.public_key, "local", now_of(d), error);
+    if (is_first) rc = admit_one(d, d->keys.client.public_key, "local", error);
     for (const char **key = opts->admin_keys; !rc && key && *key; key++) {
         char public_key[KEY_TEXT];
         rc = key_take(*key, public_key, error);
-        if (!rc) rc = broker_admit_admin(d->broker, public_key, "", now_of(d), error);
+        if (!rc) rc = admit_one(d, public_key, "", error);
     }
     if (!rc) log_emit(LOG_INFO, "broker.key", "public key %s", d->keys.broker.public_key);
     return rc;
 }
 
-/* Signals are read in the loop, so no handler interrupts a turn. */
-static int set_up_loop(daemon_t *d, heddle_error_t *error)
+/* Signals are read from a descriptor, so no handler interrupts a turn. */
+static int open_loop(daemon_t *d, heddle_error_t *error)
 {
     sigset_t mine;
     sigemptyset(&mine);
     sigaddset(&mine, SIGTERM);
     sigaddset(&mine, SIGINT);
+    if (loop_new(d->clock, &d->loop)) return out_of_memory(error);
     d->signal_fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
     if (d->signal_fd < 0)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
-    loop_set_tick(d->loop, tick, d);
-    loop_set_flush(d->loop, flush, d);
     return loop_add_fd(d->loop, d->signal_fd, on_signal, d) ? out_of_memory(error) : HEDDLE_OK;
 }
 
+static int add_store(daemon_t *d, int fd)
+{
+    if (fd < 0 || fd == d->store_fd) return HEDDLE_OK;
+    if (d->store_fd >= 0) loop_remove_fd(d->loop, d->store_fd);
+    d->store_fd = -1;
+    int rc = loop_add_fd(d->loop, fd, turn_store, d);
+    if (!rc) d->store_fd = fd;
+    return rc;
+}
+
+/* Before it leads, a broker answers clients and signals in the turns between those of its store.  Without a
+ * place for the store's descriptor each turn is short. */
+static bool wait_to_lead(void *self, int fd, uint64_t until_us)
+{
+    daemon_t *d = self;
+    if (add_store(d, fd)) until_us = clock_earlier(until_us, clock_now(d->clock) + STORE_POLL_MS * 1000ull);
+    loop_turn(d->loop, until_us);
+    return !d->is_ending;
+}
+
+/* A service manager waits for the start: for now this is all. */
+static void on_standby(void *self, const char *leader)
+{
+    daemon_t *d = self;
+    char text[500];
+    standby_leader(leader, d->standby.leader, d->standby.leader_key);
+    if (*d->standby.leader) memcpy(d->former, d->standby.leader, sizeof d->former);
+    if (*leader) snprintf(text, sizeof text, "stands by: the broker at %s leads", leader);
+    else snprintf(text, sizeof text, "stands by: the broker that led has ended, and none leads");
+    log_emit(LOG_INFO, "broker.standby", "%s", text);
+    notify_ready(text);
+    daemon_facts_t facts;
+    daemon_facts(d, &facts);
+    if (d->opts->on_standby && !d->was_standby) d->opts->on_standby(&facts);
+    d->was_standby = true;
+}
+
+static void on_follow(void *self, const etcd_standing_t *now)
+{
+    daemon_t *d = self;
+    if (now->is_following != d->standby.is_following)
+        log_emit(now->is_following ? LOG_INFO : LOG_WARN, "broker.following", "%s",
+                 now->is_following  ? "follows the registry, and could take over"
+                 : now->is_answered ? "does not follow the registry any more: it is read again"
+                                    : "etcd does not answer: it could not take over");
+    d->standby.is_following = now->is_following;
+    d->standby.is_answered = now->is_answered;
+    d->standby.behind = now->behind;
+}
+
+static int open_http(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
+{
+    main_http_opts_t http = {.service = opts->http,
+                             .loop = d->loop,
+                             .broker = d->broker,
+                             .standby = &d->standby,
+                             .store = &d->store,
+                             .commits = &d->commits};
+    return opts->http.listen ? main_http_open(&http, &d->http, error) : HEDDLE_OK;
+}
+
+static int open_store(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
+{
+    char host[HEDDLE_NAME_MAX + 1], endpoint[STANDBY_ADDRESS_BYTES];
+    name_host(host);
+    standby_reachable(opts->advertise ? opts->advertise : d->endpoint ? d->endpoint : "", host, endpoint);
+    etcd_opts_t etcd = {.url = opts->store,
+                        .cluster = opts->store_cluster,
+                        .endpoint = endpoint,
+                        .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL,
+                        .lease_ms = opts->store_lease_ms,
+                        .wait = wait_to_lead,
+                        .on_standby = on_standby,
+                        .on_follow = on_follow,
+                        .self = d};
+    char scratch[MAIN_STORE_SCRATCH];
+    int rc = opts->store ? main_store_access(&opts->store_access, scratch, &etcd, error) : HEDDLE_OK;
+    if (!rc) rc = main_store_open(&d->store, opts->data, opts->store ? &etcd : NULL, error);
+    explicit_bzero(scratch, sizeof scratch);
+    if (!rc && etcd.user && !etcd_is_encrypted(opts->store))
+        log_emit(LOG_WARN, "store.plain",
+                 "the password of etcd goes over the network in the clear: use etcds://");
+    if (!rc && !opts->store) permissions_warn("broker.others", opts->data, "the registry there");
+    if (!rc && opts->store)
+        log_emit(LOG_INFO, "broker.leader", "this broker leads, by %s, in epoch %llu, with the registry %s",
+                 opts->store, (unsigned long long)main_store_epoch(&d->store),
+                 etcd_has_followed(d->store.etcd) ? "that it followed" : "as it was read");
+    return rc;
+}
+
 /* The data directory is opened before the address.  So a second broker of the same directory fails with
- * that error, whatever its port is. */
+ * that error, whatever its port is.  With an etcd it is the other way round, as a standby has an address. */
 int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error)
 {
     daemon_t *d = calloc(1, sizeof *d);
     if (!d) return out_of_memory(error);
     d->clock = clock_system();
-    d->signal_fd = -1;
+    d->opts = opts;
+    d->signal_fd = d->store_fd = -1;
     int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
+    if (!rc && opts->advertise) rc = wire_check_endpoint(opts->advertise, false, NULL, error);
+    if (!rc && opts->store) rc = main_store_check(opts->store, &opts->store_access, error);
+    if (!rc) rc = open_loop(d, error);
     if (!rc) rc = service_check(&opts->http, error);
-    if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &d->keys, error);
+    if (!rc) rc = own_keys_open(opts->keys, opts->insecure, &d->keys, error);
     if (!rc) rc = check_endpoint(opts, d->keys.has_keys, error);
-    if (!rc) rc = store_open(opts->data, &d->store, error);
-    if (!rc) others_warn("broker.others", store_dir(d->store), "the registry there");
+    if (!rc && opts->store) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
+    if (!rc && opts->store) rc = own_keys_register(&d->keys, d->endpoint, error);
+    if (!rc && opts->store) rc = open_http(d, opts, error);
+    if (!rc) rc = open_store(d, opts, error);
     if (!rc) rc = check_keys(d, opts, error);
-    if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
+    if (!rc && !opts->store) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);
     if (!rc) rc = admit(d, opts, error);
-    if (!rc) rc = main_keys_register(&d->keys, d->endpoint, error);
-    if (!rc) rc = set_up_loop(d, error);
-    if (!rc && opts->http.listen)
-        rc = main_http_open(&(main_http_opts_t){.service = opts->http,
-                                                .loop = d->loop,
-                                                .broker = d->broker,
-                                                .commits = &d->commits},
-                            &d->http, error);
+    if (!rc && !opts->store) rc = own_keys_register(&d->keys, d->endpoint, error);
+    if (!rc) {
+        loop_set_tick(d->loop, tick, d);
+        loop_set_flush(d->loop, flush, d);
+        rc = add_store(d, main_store_fd(&d->store)) ? out_of_memory(error) : HEDDLE_OK;
+    }
+    if (!rc && !opts->store) rc = open_http(d, opts, error);
+    if (!rc) main_http_lead(d->http, d->broker);
+    d->opts = NULL;
     if (rc) daemon_close(&d);
     else *ret_daemon = d;
     return rc;
@@ -327,18 +546,25 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
 
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts)
 {
+    bool leads = d->broker != NULL;
     *ret_facts = (daemon_facts_t){.endpoint = d->endpoint,
-                                  .cluster = store_cluster(d->store),
-                                  .data_dir = store_dir(d->store),
-                                  .epoch = store_epoch(d->store),
+                                  .data_dir = leads ? main_store_place(&d->store) : d->opts->store,
                                   .http = main_http_url(d->http),
+                                  .leads = leads,
+                                  .leader = leads ? NULL : d->standby.leader,
                                   .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL};
+    if (!leads) return;
+    ret_facts->cluster = main_store_cluster(&d->store);
+    ret_facts->epoch = main_store_epoch(&d->store);
 }
 
 int daemon_run(daemon_t *d, heddle_error_t *error)
 {
     loop_run(d->loop);
+    uint64_t until_us = clock_now(d->clock) + STORE_END_US;
+    wait_for_store(d, true, until_us, error);
     if (!d->end.code) broker_end(d->broker, now_of(d));
+    wait_for_store(d, true, until_us, error);
     if (d->end.code) *error = d->end;
     return d->end.code;
 }
@@ -348,14 +574,20 @@ void daemon_close(daemon_t **daemon)
     daemon_t *d = *daemon;
     if (!d) return;
     *daemon = NULL;
+    /* The lead is given up first: members that lose their connection find the next leader then. */
+    if (d->store_fd >= 0) loop_remove_fd(d->loop, d->store_fd);
+    etcd_close(&d->store.etcd);
     main_http_close(&d->http);
-    if (d->loop && d->signal_fd >= 0) loop_remove_fd(d->loop, d->signal_fd);
-    if (d->signal_fd >= 0) close(d->signal_fd);
+    if (d->signal_fd >= 0) {
+        loop_remove_fd(d->loop, d->signal_fd);
+        close(d->signal_fd);
+    }
     wire_close(&d->wire);
     broker_destroy(&d->broker);
     loop_destroy(&d->loop);
-    store_close(&d->store);
+    main_store_close(&d->store);
     free(d->endpoint);
+    buf_fini(&d->answer);
     explicit_bzero(&d->keys, sizeof d->keys);
     free(d);
 }

@@ -2,10 +2,9 @@
 #include "broker/main_http.h"
 
 #include "broker/main_metrics.h"
-#include "broker/questions/json_parts.h"
+#include "broker/questions/cell.h"
 #include "broker/questions/query.h"
 #include "core/errors.h"
-#include "core/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,25 +16,6 @@ struct main_http {
 };
 
 /* ---- answers ---- */
-
-/* Ready: it takes what members ask for, and decides. */
-static int check_ready(const answer_view_t *view, heddle_error_t *error)
-{
-    char time[16];
-    uint64_t settling_us = rollout_settling_us(view->rollout, view->members, view->now.us);
-    if (view->is_read_only) {
-        int rc =
-            error_fail(error, HEDDLE_ERR_NO_SPACE, "the broker takes no records: %s", view->read_only_why);
-        error_hint(error, "make room on its disk: it tries again each second");
-        return rc;
-    }
-    if (!settling_us) return HEDDLE_OK;
-    units_ms_text((double)settling_us / 1000, time);
-    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                        "the broker has just started, and decides nothing for %s", time);
-    error_hint(error, "members come back meanwhile; it is ready then");
-    return rc;
-}
 
 static int answer_api(const answer_view_t *view, const question_t *q, reply_t *to, heddle_error_t *error)
 {
@@ -53,22 +33,43 @@ static int answer_api(const answer_view_t *view, const question_t *q, reply_t *t
     return HEDDLE_OK;
 }
 
+/* It is well, and ready where it could take over at once; only the leader answers more. */
+static int answer_standby(const main_http_t *h, const question_t *q, reply_t *to, heddle_error_t *error)
+{
+    const standby_t *s = h->opts.standby;
+    bool is_readyz = q->request.kind == REQUEST_READYZ;
+    if (q->request.kind == REQUEST_API) return standby_refuse(s, error);
+    if (q->request.kind == REQUEST_METRICS) {
+        to->samples = calloc(1, sizeof *to->samples);
+        if (!to->samples) return cell_no_memory(error);
+        main_metrics_of_standby(s, to->samples);
+        return HEDDLE_OK;
+    }
+    int rc = is_readyz ? standby_check_ready(s, error) : HEDDLE_OK;
+    if (rc) return rc;
+    json_t *about = json_pack("{s:s, s:s, s:b, s:I}", "role", "standby", "leader", s->leader, "following",
+                              (int)s->is_following, "behind", (json_int_t)s->behind);
+    to->body = about ? cell_body(is_readyz ? "readyz" : "livez", true, about) : NULL;
+    return to->body ? HEDDLE_OK : cell_no_memory(error);
+}
+
 static int answer(const main_http_t *h, const question_t *q, reply_t *to, heddle_error_t *error)
 {
+    if (!h->opts.broker) return answer_standby(h, q, to, error);
     const clock_ops_t *clock = clock_system();
     instant_t now = {.us = clock_now(clock), .wall_ms = clock_wall(clock)};
     answer_view_t view = query_view(h->opts.broker, now);
     if (q->request.kind == REQUEST_API) return answer_api(&view, q, to, error);
     if (q->request.kind == REQUEST_METRICS) {
         to->samples = calloc(1, sizeof *to->samples);
-        if (!to->samples) return part_no_memory(error);
-        main_metrics_gather(h->opts.broker, h->opts.commits, now, to->samples);
+        if (!to->samples) return cell_no_memory(error);
+        main_metrics_gather(h->opts.broker, h->opts.store, h->opts.commits, now, to->samples);
         return HEDDLE_OK;
     }
-    int rc = q->request.kind == REQUEST_READYZ ? check_ready(&view, error) : HEDDLE_OK;
+    int rc = q->request.kind == REQUEST_READYZ ? answer_check_ready(&view, error) : HEDDLE_OK;
     if (rc) return rc;
-    to->body = part_body(q->request.kind == REQUEST_READYZ ? "readyz" : "livez", true, json_object());
-    return to->body ? HEDDLE_OK : part_no_memory(error);
+    to->body = cell_body(q->request.kind == REQUEST_READYZ ? "readyz" : "livez", true, json_object());
+    return to->body ? HEDDLE_OK : cell_no_memory(error);
 }
 
 /* One question a turn, so that members come between any two. */
@@ -101,6 +102,11 @@ int main_http_open(const main_http_opts_t *opts, main_http_t **ret_http, heddle_
     if (rc) main_http_close(&h);
     else *ret_http = h;
     return rc;
+}
+
+void main_http_lead(main_http_t *h, const broker_t *broker)
+{
+    if (h) h->opts.broker = broker;
 }
 
 void main_http_note(main_http_t *h, uint64_t last_seq)

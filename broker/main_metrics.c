@@ -3,7 +3,7 @@
 
 #include "broker/questions/query.h"
 #include "broker/questions/status_reasons.h"
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "broker/rollout/summary.h"
 #include "broker/state.h"
 #include "core/errors.h"
@@ -15,7 +15,8 @@
 
 /* clang-format off */
 enum {
-    BUILD, START_TIME, EPOCH, REASONS, READ_ONLY, SETTLING, LEASE, REGISTRY, COMMITS, REFUSALS,
+    BUILD, START_TIME, EPOCH, LEADS, FOLLOWS, BEHIND, REASONS, READ_ONLY, SETTLING, LEASE,
+    REGISTRY, ANSWERED, COMMITS, REFUSALS,
     ADAPTERS, ADAPTERS_HELD, ADAPTERS_LOST, WRITERS,
     REMEMBERED, VERSIONS, PUBLISHED, ROLLOUTS, DECISIONS, RETIRED,
     WORKERS, CURRENT, LAG, SILENCE, SESSIONS, JOINS, PHASES, BYTES, STAGES, SWITCHES, SOURCES, VERIFICATIONS,
@@ -28,16 +29,24 @@ static const metric_t METRICS[] = {
         "When the broker began to serve, since 1970"},
     [EPOCH] = {"heddle_broker_epoch", "", METRIC_GAUGE, NULL,
         "Number of this start of the broker"},
+    [LEADS] = {"heddle_broker_leads", "", METRIC_GAUGE, NULL,
+        "1 while this broker leads, 0 while it stands by"},
+    [FOLLOWS] = {"heddle_standby_following", "", METRIC_GAUGE, NULL,
+        "Of a standby: 1 while it could take over at once, else 0"},
+    [BEHIND] = {"heddle_standby_behind_revisions", "", METRIC_GAUGE, NULL,
+        "Of a standby: how many revisions of etcd it has not followed yet"},
     [REASONS] = {"heddle_reasons", "", METRIC_GAUGE, "reason",
         "What needs an operator (`heddle status --check`), by reason; of a worker once for each adapter"},
     [READ_ONLY] = {"heddle_broker_read_only", "", METRIC_GAUGE, NULL,
-        "1 while the disk takes no records, else 0"},
+        "1 while disk or etcd takes no records, else 0"},
     [SETTLING] = {"heddle_broker_settling_seconds", "seconds", METRIC_GAUGE, NULL,
         "For how long the broker still decides nothing after its start"},
     [LEASE] = {"heddle_lease_seconds", "seconds", METRIC_GAUGE, NULL,
         "How long a member may be silent before its session ends"},
     [REGISTRY] = {"heddle_registry_bytes", "bytes", METRIC_GAUGE, NULL,
         "Size of the registry on disk"},
+    [ANSWERED] = {"heddle_store_answering", "", METRIC_GAUGE, NULL,
+        "0 while no endpoint of the etcd in --store answers, else 1"},
     [COMMITS] = {"heddle_store_commit_seconds", "seconds", METRIC_HISTOGRAM, NULL,
         "How long the store took for a transaction, also for one that it refused"},
     [REFUSALS] = {"heddle_store_refusals", "", METRIC_COUNTER, NULL,
@@ -67,9 +76,9 @@ static const metric_t METRICS[] = {
     [CURRENT] = {"heddle_workers_current", "", METRIC_GAUGE, NULL,
         "Ready workers that serve the active version of each of their adapters"},
     [LAG] = {"heddle_worker_lag_versions_max", "", METRIC_GAUGE, NULL,
-        "The greatest number of versions that a ready worker is behind"},
+        "The greatest number of versions that a worker is behind which is ready or drains"},
     [SILENCE] = {"heddle_worker_silence_max_seconds", "seconds", METRIC_GAUGE, NULL,
-        "The greatest time since a ready worker was heard"},
+        "The greatest time since the last message of a worker that is ready or drains"},
     [SESSIONS] = {"heddle_worker_sessions", "", METRIC_COUNTER, "event",
         "Sessions of workers that began (joined) or ended"},
     [JOINS] = {"heddle_join_seconds", "seconds", METRIC_HISTOGRAM, NULL,
@@ -138,27 +147,25 @@ static void put_counted(samples_t *to, int metric, const events_t *events)
 
 /* ---- what is there now ---- */
 
-static void put_reasons(const broker_t *b, instant_t now, samples_t *to)
+static void put_broker(const broker_t *b, const main_store_t *store, const histogram_t *commits,
+                       instant_t now, samples_t *to)
 {
+    uint64_t settling_us = rollout_settling_us(&b->rollout, &b->members, now.us);
+    samples_add(to, &METRICS[BUILD], heddle_version(), 1);
+    put(to, START_TIME, (double)b->started_ms / 1e3);
+    put(to, EPOCH, (double)b->registry.epoch);
+    put(to, LEADS, 1);
     uint64_t counts[REASON_COUNT];
     answer_view_t view = query_view(b, now);
     status_reasons_count(&view, counts);
     for (int reason = 0; reason < REASON_MORE; reason++)
         samples_add(to, &METRICS[REASONS], status_reason_name((status_reason_t)reason),
                     (double)counts[reason]);
-}
-
-static void put_broker(const broker_t *b, const histogram_t *commits, instant_t now, samples_t *to)
-{
-    uint64_t settling_us = rollout_settling_us(&b->rollout, &b->members, now.us);
-    samples_add(to, &METRICS[BUILD], heddle_version(), 1);
-    put(to, START_TIME, (double)b->started_ms / 1e3);
-    put(to, EPOCH, (double)b->registry.epoch);
-    put_reasons(b, now, to);
     put(to, READ_ONLY, b->state == BROKER_READ_ONLY);
     put(to, SETTLING, (double)settling_us / 1e6);
     put(to, LEASE, (double)b->opts.lease_ms / 1e3);
     put(to, REGISTRY, b->io.registry_bytes ? (double)b->io.registry_bytes(b->io.self) : 0);
+    put(to, ANSWERED, main_store_is_answered(store));
     samples_add_histogram(to, &METRICS[COMMITS], NULL, commits);
     put_counted(to, REFUSALS, &b->events);
 }
@@ -193,16 +200,6 @@ static void put_versions(const broker_t *b, samples_t *to)
     put_counted(to, RETIRED, &b->events);
 }
 
-static void put_costs(const costs_t *costs, samples_t *to)
-{
-    samples_add_histogram(to, &METRICS[JOINS], NULL, &costs->joins);
-    for (int phase = 0; phase < COST_PHASE_COUNT; phase++)
-        samples_add_histogram(to, &METRICS[PHASES], cost_phase_name((cost_phase_t)phase),
-                              &costs->phases[phase]);
-    for (int way = 0; way < COST_WAY_COUNT; way++)
-        samples_add(to, &METRICS[BYTES], cost_way_name((cost_way_t)way), (double)costs->bytes[way]);
-}
-
 static void put_workers(const broker_t *b, instant_t now, samples_t *to)
 {
     uint64_t in_state[MEMBER_LOST + 1] = {0}, current = 0, max_lag = 0, max_silent_ms = 0;
@@ -218,7 +215,7 @@ static void put_workers(const broker_t *b, instant_t now, samples_t *to)
             is_current &= active_is_served(a, m, &m->subs[k]);
             if (lag > max_lag) max_lag = lag;
         }
-        current += is_current;
+        current += is_current && m->state == MEMBER_READY;
         if (silent_ms > max_silent_ms) max_silent_ms = silent_ms;
     }
     for (int state = MEMBER_READY; state <= MEMBER_LOST; state++)
@@ -227,7 +224,12 @@ static void put_workers(const broker_t *b, instant_t now, samples_t *to)
     put(to, LAG, (double)max_lag);
     put(to, SILENCE, (double)max_silent_ms / 1e3);
     put_counted(to, SESSIONS, &b->events);
-    put_costs(&b->rollout.costs, to);
+    samples_add_histogram(to, &METRICS[JOINS], NULL, &b->rollout.costs.joins);
+    for (int phase = 0; phase < COST_PHASE_COUNT; phase++)
+        samples_add_histogram(to, &METRICS[PHASES], cost_phase_name((cost_phase_t)phase),
+                              &b->rollout.costs.phases[phase]);
+    for (int way = 0; way < COST_WAY_COUNT; way++)
+        samples_add(to, &METRICS[BYTES], cost_way_name((cost_way_t)way), (double)b->rollout.costs.bytes[way]);
     put_counted(to, STAGES, &b->events);
     put_counted(to, SWITCHES, &b->events);
     put_counted(to, SOURCES, &b->events);
@@ -243,7 +245,7 @@ static void put_types(samples_t *to, int metric, const uint64_t counts[32])
 
 static void put_messages(const broker_t *b, samples_t *to)
 {
-    put(to, CONNECTIONS, (double)HASH_COUNT(b->peers));
+    put(to, CONNECTIONS, (double)b->peer_count);
     put(to, QUESTIONS, (double)b->pending.count);
     put(to, WAITING, (double)b->waiting_count);
     put_types(to, RECEIVED, b->received);
@@ -253,10 +255,20 @@ static void put_messages(const broker_t *b, samples_t *to)
     put(to, DENIED, (double)b->denied);
 }
 
-void main_metrics_gather(const broker_t *b, const histogram_t *commits, instant_t now, samples_t *to)
+void main_metrics_gather(const broker_t *b, const main_store_t *store, const histogram_t *commits,
+                         instant_t now, samples_t *to)
 {
-    put_broker(b, commits, now, to);
+    put_broker(b, store, commits, now, to);
     put_versions(b, to);
     put_workers(b, now, to);
     put_messages(b, to);
+}
+
+void main_metrics_of_standby(const standby_t *s, samples_t *to)
+{
+    samples_add(to, &METRICS[BUILD], heddle_version(), 1);
+    put(to, LEADS, 0);
+    put(to, FOLLOWS, s->is_following);
+    put(to, BEHIND, (double)s->behind);
+    put(to, ANSWERED, s->is_answered);
 }

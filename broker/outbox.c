@@ -89,10 +89,10 @@ bool outbox_own(outbox_t *o)
 {
     for (int i = 0; i < o->record_count; i++) {
         record_t *r = &o->records[i];
-        const char **texts[] = {&r->adapter,   &r->request_id, &r->writer, &r->base_model,
-                                &r->kind_text, &r->features,   &r->meta,   &r->message,
-                                &r->worker,    &r->phase,      &r->by,     &r->host,
-                                &r->name,      &r->public_key, &r->roles,  &r->serves};
+        const char **texts[] = {&r->adapter,  &r->request_id, &r->writer,  &r->base_model, &r->kind_text,
+                                &r->features, &r->meta,       &r->message, &r->worker,     &r->phase,
+                                &r->by,       &r->host,       &r->name,    &r->public_key, &r->roles,
+                                &r->serves,   &r->entered_by};
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
             if (*texts[k] && **texts[k]) *texts[k] = outbox_text(o, *texts[k]);
         if (!r->config.bytes) continue;

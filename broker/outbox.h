@@ -19,7 +19,8 @@ typedef struct {
     uint64_t us, wall_ms;
 } instant_t;
 
-#define OUTBOX_RECORDS 64
+/* With two operations for each, and one for its marker, a transaction has at most the 128 that etcd takes. */
+#define OUTBOX_RECORDS 63
 
 /* frame = frames.data + at */
 typedef struct {

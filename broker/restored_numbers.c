@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/restored_numbers.h"
 
+#include "broker/registry/active.h"
 #include "broker/registry/decision.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -72,24 +73,24 @@ static void raise_number(recovering_t *h, uint64_t reported, uint64_t here)
 static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
 {
     broker_t *b = h->c->b;
-    uint64_t here = b->registry.epoch, heard = token >> 32 > epoch ? token >> 32 : epoch;
+    uint64_t here = b->registry.epoch, reported = token >> 32 > epoch ? token >> 32 : epoch;
     bool is_ours = token >> 32 != here || (uint32_t)token <= b->members.counter;
-    bool is_later = heard > b->start_epoch || token > b->start_token;
-    h->is_older |= is_later && heard < here; /* another member has raised it since the start */
-    if (heard < here || (heard == here && is_ours)) return;
+    bool is_later = reported > b->start_epoch || token > b->start_token;
+    h->is_older |= is_later && reported < here; /* another member has raised it since the start */
+    if (reported < here || (reported == here && is_ours)) return;
     h->is_older = true;
-    if (heard == here)
+    if (reported == here)
         text_printf(h->epoch, sizeof h->epoch, "its epoch's token %u (here %llu)", (uint32_t)token,
                     (unsigned long long)b->members.counter);
     else
-        text_printf(h->epoch, sizeof h->epoch, "epoch %llu (here %llu)", (unsigned long long)heard,
+        text_printf(h->epoch, sizeof h->epoch, "epoch %llu (here %llu)", (unsigned long long)reported,
                     (unsigned long long)here);
-    h->so_far.epochs = heard + 1 - here;
-    h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->so_far.epochs > EPOCHS_MAX - b->raised.epochs;
+    h->so_far.epochs = reported + 1 - here;
+    h->is_absurd |= reported >= EPOCH_REPORTED_MAX || h->so_far.epochs > EPOCHS_MAX - b->raised.epochs;
     if (h->is_absurd) return;
     if (here == b->start_epoch) b->start_token = here << 32 | b->members.counter;
     record_t *rec = outbox_record(b->out, RECORD_EPOCH, "", h->c->now);
-    rec->epoch = heard + 1;
+    rec->epoch = reported + 1;
 }
 
 /* Adapters that no publisher opened here, but members reported: in the registry, and in the records of this
@@ -159,13 +160,13 @@ static void doubt_decisions(recovering_t *h, const msg_join_t *join)
     broker_t *b = h->c->b;
     for (; h->so_far.doubted < join->adapter_count && !h->is_full; h->so_far.doubted++) {
         const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->so_far.doubted].adapter);
-        if (!a || !a->active) continue;
+        if (!a || !active_latest(a)) continue;
         h->is_full = !decision_raise_floor(&b->registry, a->name, 0, decision_next(a), h->c->now, b->out);
         if (h->is_full) return;
         uint64_t followed = join->adapters[h->so_far.doubted].version;
-        if (followed && followed != a->active)
+        if (followed && followed != active_latest(a))
             buf_printf(&h->back, "%s%s@%llu", h->back.bytes ? ", " : "", a->name,
-                       (unsigned long long)a->active);
+                       (unsigned long long)active_latest(a));
     }
 }
 

@@ -8,14 +8,13 @@
 #ifndef BROKER_STATE_H
 #define BROKER_STATE_H
 
-#include "broker/auth.h"
+#include "broker/keys/auth.h"
 #include "broker/broker.h"
 #include "broker/members/roster.h"
 #include "broker/members/strangers.h"
 #include "broker/questions/pending.h"
 #include "broker/txn.h"
 #include "core/owner.h"
-#include <uthash.h>
 
 #define FENCED_EVERY_US 60000000ull /* between two events about stale tokens of one connection, at least */
 
@@ -32,15 +31,15 @@ typedef struct broker_peer {
     role_t role;
     key16_t life;
     char host[HEDDLE_NAME_MAX + 1];
-    uint64_t pid, wire, heard_us;
+    uint64_t pid, wire, received_us;
     uint64_t resumed_us;              /* its session was silent for half a lease until then; 0: it was not */
     uint64_t token;                   /* of its session; 0: none */
     char name[HEDDLE_NAME_MAX + 1];   /* of its latest session, "" before the first */
     char key[HEDDLE_KEY_TEXT];        /* that it has proved, "" without keys */
     uint64_t fenced_token, fenced_us; /* the stale token of its last event, and when that was; 0: none yet */
     uint64_t fenced_unreported;       /* messages under other stale tokens since then */
+    uint64_t told_brokers;            /* brokers_mark of what it was told last */
     bool is_ending;                   /* it is forgotten when the messages to it have left */
-    UT_hash_handle hh;
 } broker_peer_t;
 
 struct broker {
@@ -59,7 +58,8 @@ struct broker {
     txn_t txn;
     saved_frame_t *waiting;
     size_t waiting_count, waiting_bytes; /* frames that wait for it, in their order */
-    broker_peer_t *peers;
+    broker_peer_t **peers;
+    size_t peer_count, peer_capacity; /* ascending by number, which a new one has the greatest of */
     size_t idle_count, ending_count;
     uint64_t started_us, started_ms;
     uint64_t start_epoch; /* of the start; a member that knows a greater one raises it */
@@ -72,8 +72,9 @@ struct broker {
         uint64_t epochs, numbers;
     } raised; /* by how much members raised them since the start */
     broker_state_t state;
-    uint64_t read_only_ms; /* READ_ONLY: since when, and why at last */
-    char read_only_why[256];
+    uint64_t read_only_ms; /* READ_ONLY: since when, and why at last, and what the store says to do */
+    int read_only_code;
+    char read_only_why[256], read_only_hint[256];
     uint64_t retry_us; /* after a failed transaction: when deciding is tried again; 0: it may go on now */
     /* a writer's session may have ended without its record being closed */
     bool has_abandoned;
@@ -98,6 +99,8 @@ static inline step_t broker_step(broker_t *b, instant_t now)
 
 /* The connection of that number; NULL: it has not said HELLO. */
 broker_peer_t *broker_peer(const broker_t *b, uint64_t peer);
+/* Its key in b->peers (core/sorted.h). */
+uint64_t broker_peer_number(const void *row);
 /* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
 void broker_send_outbox(broker_t *b);
 /* Rollouts are looked at and decided, abandoned writers closed and workers recorded, until nothing more comes

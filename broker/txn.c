@@ -2,7 +2,7 @@
 #include "broker/txn.h"
 
 #include "broker/call.h"
-#include "broker/client_keys.h"
+#include "broker/keys/client_keys.h"
 #include "broker/forget.h"
 #include "broker/inbox/inbox.h"
 #include "broker/members/sessions.h"
@@ -23,7 +23,8 @@ int broker_apply(broker_t *b, const record_t *record)
 {
     owner_check(&b->owner);
     if (record->kind == RECORD_WORKER && !roster_takes(b, record)) return HEDDLE_OK;
-    bool is_of_a_key = record->kind == RECORD_KEY || record->kind == RECORD_KEY_DROP;
+    bool is_of_a_key =
+        record->kind == RECORD_KEY || record->kind == RECORD_KEY_DROP || record->kind == RECORD_KEYS_REVOKE;
     return is_of_a_key ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
 }
 
@@ -58,6 +59,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
             if (rec->token) open_recorded(b, rec->token, now);
             break;
         case RECORD_KEY: keys_apply(b, rec, now); break;
+        case RECORD_KEYS_REVOKE: keys_apply_entered(b, rec, now); break;
         case RECORD_ADAPTER:
         case RECORD_WORKER:
         case RECORD_LOSS:
@@ -82,6 +84,13 @@ static void note_store(broker_t *b, int rc, instant_t now)
     else events_message(e, HEDDLE_OK, "the broker takes records again");
 }
 
+static void note_refusal(broker_t *b, const heddle_error_t *error)
+{
+    b->read_only_code = error->code;
+    error_text(b->read_only_why, sizeof b->read_only_why, error->message);
+    error_text(b->read_only_hint, sizeof b->read_only_hint, error->hint);
+}
+
 /* The transaction has ended; `was_tried`: the store has answered.  The broker's state follows the store's,
  * and then the request that began the transaction gets its answer. */
 static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
@@ -95,7 +104,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         broker_state_t before = b->state;
         if (b->state == BROKER_READ_ONLY && !rc) rollout_resume(&b->rollout, now.us);
         if (b->state == BROKER_READY && rc) b->read_only_ms = now.wall_ms;
-        if (rc) error_text(b->read_only_why, sizeof b->read_only_why, error->message);
+        if (rc) note_refusal(b, error);
         b->state = rc ? BROKER_READ_ONLY : BROKER_READY;
         if (b->state != before) note_store(b, rc, now);
     }
@@ -241,7 +250,7 @@ void txn_defer(const call_t *c)
     saved_frame_t *r, *next;
     outbox_clear(b->out);
     if (c->peer->token)
-        membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
+        membership_received(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
     /* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
     if (b->txn.kind == TXN_OPEN && is_asked_again(b->txn.frame, &c->asker) &&
         open_is_same(b->txn.frame, &c->m->open)) {

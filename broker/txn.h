@@ -107,6 +107,8 @@ typedef struct txn {
     char key[HEDDLE_KEY_TEXT]; /* KEY: the public one */
     uint32_t kept_roles;       /* KEY: of its roles so many, the first ones, it had before */
     uint64_t ended_sessions;   /* KEY: that its revocation ended */
+    bool is_of_entered;        /* KEY: of an invitation, with the keys that it entered */
+    uint32_t entered_count;    /* KEY: so many of these were live */
 } txn_t;
 
 /* Commits what is in the broker's outbox, and takes txn->frame; no transaction is open.  OK: applied, and

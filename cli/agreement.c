@@ -20,7 +20,7 @@ agreement_t agreement_of(const json_t *answer, const char *dir_digest, const cha
         const char *digest = json_string_value(json_object_get(w, "digest"));
         if (!digest) continue; /* a worker that did not answer proves nothing in either direction */
         bool is_as_dir = !strcmp(digest, dir_digest);
-        h.told_count++;
+        h.reported_count++;
         h.as_dir_count += is_as_dir;
         if (!h.other && !is_as_dir && strcmp(digest, registry_digest) != 0)
             h.other = json_string_value(json_object_get(w, "worker"));
@@ -35,14 +35,14 @@ void agreement_hint(const agreement_t *h, const char *adapter, long long version
     else if (version)
         error_hint(error, "`heddle verify %.128s@%lld --dir DIR` asks for the right one: it is %s@%lld",
                    adapter, version, adapter, version);
-    else if (h->told_count && h->as_dir_count == h->told_count) {
+    else if (h->reported_count && h->as_dir_count == h->reported_count) {
         /* The list may have been cut, so this counts only the workers in it. */
-        size_t silent_count = h->listed_count - h->told_count;
+        size_t silent_count = h->listed_count - h->reported_count;
         if (silent_count)
             error_hint(error,
                        "it is what every worker that answered has (%zu of %zu): ask again when the others "
                        "answer, before the registry is taken for what differs",
-                       h->told_count, h->listed_count);
+                       h->reported_count, h->listed_count);
         else
             error_hint(error,
                        "it is what every worker has that is listed (%zu): the registry is what differs",

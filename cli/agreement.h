@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 typedef struct {
-    size_t listed_count, told_count, as_dir_count; /* told: reported a digest; the others did not answer */
+    size_t listed_count, reported_count, as_dir_count; /* reported: a digest; the others did not answer */
     const char *other; /* the last worker with neither digest, borrowed from the answer; NULL: none */
 } agreement_t;
 

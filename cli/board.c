@@ -3,6 +3,7 @@
 #include "cli/board.h"
 
 #include "cli/cli.h"
+#include "core/errors.h"
 #include "core/units.h"
 
 #include <ctype.h>
@@ -10,26 +11,27 @@
 #include <string.h>
 
 static const board_column_t COLUMNS[BOARD_VIEWS][BOARD_COLUMNS + 1] = {
-    [BOARD_ADAPTERS] = {{"ADAPTER", 24, false},
+    [BOARD_ADAPTERS] = {{"ADAPTER", 24, .is_name = true},
                         {"ACTIVE", 8, true},
                         {"NEWEST", 8, true},
                         {"STATE", 11, false},
                         {"CURRENT", 9, true},
                         {"LAG", 5, true},
                         {"HELD", 6, true},
-                        {"WRITER", 24, false}},
-    [BOARD_WORKERS] = {{"WORKER", 20, false},
+                        {"WRITER", 24, .is_name = true}},
+    [BOARD_WORKERS] = {{"WORKER", 20, .is_name = true},
                        {"SESSION", 9, false},
-                       {"ADAPTER", 16, false},
+                       {"ADAPTER", 16, .is_name = true},
                        {"VERSION", 8, true},
                        {"STATE", 10, false},
-                       {"LAG", 5, true},
-                       {"DONE", 6, true},
-                       {"FETCHED", 10, true},
-                       {"HEARTBEAT", 10, true},
+                       {"LAG", 5, true, .gives_way = true},
+                       {"DONE", 6, true, .gives_way = true},
+                       {"FETCHED", 10, true, .gives_way = true},
+                       {"HEARTBEAT", 10, true, .gives_way = true},
+                       {"LABELS", 40, .is_name = true, .gives_way = true, .is_optional = true},
                        {"WHY", 60, false}},
-    [BOARD_TRANSFERS] = {{"WORKER", 20, false},
-                         {"ADAPTER", 16, false},
+    [BOARD_TRANSFERS] = {{"WORKER", 20, .is_name = true},
+                         {"ADAPTER", 16, .is_name = true},
                          {"VERSION", 8, true},
                          {"DONE", 6, true},
                          {"BYTES", 10, true},
@@ -53,6 +55,48 @@ static int column_count(board_view_t view)
     return n;
 }
 
+static int characters(const char *text)
+{
+    int n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+static bool has_column(const board_t *b, int c)
+{
+    if (!COLUMNS[b->view][c].is_optional) return true;
+    for (size_t i = 0; i < b->count; i++)
+        if (strcmp(b->rows[i].cells[c], "-") != 0) return true;
+    return false;
+}
+
+/* A heading has the sign of the order behind it. */
+static int width_of(const board_t *b, int c)
+{
+    const board_column_t *column = &COLUMNS[b->view][c];
+    int width = characters(column->name) + 1;
+    for (size_t i = 0; i < b->count && column->is_name; i++) {
+        int cell = characters(b->rows[i].cells[c]);
+        if (cell > width) width = cell;
+    }
+    return column->is_name && width < column->width ? width : column->width;
+}
+
+/* The last one says why: on a narrow screen those that give way make room for the half of it. */
+void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS])
+{
+    enum { GAP = 2 };
+    int last = column_count(b->view) - 1, left = columns;
+    for (int c = 0; c < BOARD_COLUMNS; c++) ret_widths[c] = c < last && has_column(b, c) ? width_of(b, c) : 0;
+    for (int c = 0; c < last; c++) left -= ret_widths[c] ? ret_widths[c] + GAP : 0;
+    for (int c = last - 1; c >= 0 && left < COLUMNS[b->view][last].width / 2; c--) {
+        if (!COLUMNS[b->view][c].gives_way || !ret_widths[c]) continue;
+        left += ret_widths[c] + GAP;
+        ret_widths[c] = 0;
+    }
+    ret_widths[last] = left > 0 ? left : 0;
+}
+
 /* ---- rows ---- */
 
 static board_row_t *add_row(board_t *b, const char *worker, const char *adapter)
@@ -69,23 +113,36 @@ static board_row_t *add_row(board_t *b, const char *worker, const char *adapter)
     return row;
 }
 
-/* What is not known is sorted behind all that is. */
-static void put(board_row_t *row, int column, const char *text, double value)
+/* Letters of ASCII in either size are the same; others are compared as they are. */
+static bool has_text(const char *text, const char *part)
 {
+    size_t n = strlen(part);
+    for (; *text; text++) {
+        size_t i = 0;
+        while (i < n && text[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)part[i])) i++;
+        if (i == n) return true;
+    }
+    return n == 0;
+}
+
+/* What is not known is sorted behind all that is.  The filter sees all of a text that its cell cuts. */
+static void put(const board_t *b, board_row_t *row, int column, const char *text, double value)
+{
+    row->is_found |= has_text(text, b->filter);
     text_printf(row->cells[column], BOARD_CELL, "%s", text);
     row->values[column] = text[0] == '-' && !text[1] ? -1 : value;
 }
 
-static void put_number(board_row_t *row, int column, const json_t *object, const char *key)
+static void put_number(const board_t *b, board_row_t *row, int column, const json_t *object, const char *key)
 {
     char s[64];
-    put(row, column, cli_text(object, key, s), (double)cli_integer(object, key));
+    put(b, row, column, cli_text(object, key, s), (double)cli_integer(object, key));
 }
 
-static void put_bytes(board_row_t *row, int column, const json_t *object, const char *key)
+static void put_bytes(const board_t *b, board_row_t *row, int column, const json_t *object, const char *key)
 {
     char s[64];
-    put(row, column, cli_bytes(object, key, s), (double)cli_integer(object, key));
+    put(b, row, column, cli_bytes(object, key, s), (double)cli_integer(object, key));
 }
 
 static double part_done(const json_t *fetching)
@@ -95,11 +152,11 @@ static double part_done(const json_t *fetching)
     return all > 0 ? (done < all ? done / all : 1) : 0;
 }
 
-static void put_done(board_row_t *row, int column, const json_t *fetching)
+static void put_done(const board_t *b, board_row_t *row, int column, const json_t *fetching)
 {
     char text[16] = "-";
     if (json_is_object(fetching)) text_printf(text, sizeof text, "%.0f %%", 100 * part_done(fetching));
-    put(row, column, text, part_done(fetching));
+    put(b, row, column, text, part_done(fetching));
 }
 
 static void add_adapter(board_t *b, const json_t *a)
@@ -109,35 +166,59 @@ static void add_adapter(board_t *b, const json_t *a)
     const char *name = cli_text(a, "name", s);
     board_row_t *row = add_row(b, "", name);
     if (!row) return;
-    put(row, 0, name, 0);
-    put_number(row, 1, active, "version");
-    put_number(row, 2, newest, "version");
-    put(row, 3, cli_text(newest, "state", s), 0);
+    put(b, row, 0, name, 0);
+    put_number(b, row, 1, active, "version");
+    put_number(b, row, 2, newest, "version");
+    put(b, row, 3, cli_text(newest, "state", s), 0);
     text_printf(current, sizeof current, "%lld/%lld", (long long)cli_integer(a, "current_count"),
                 (long long)cli_integer(a, "subscriber_count"));
-    put(row, 4, current, (double)cli_integer(a, "current_count"));
-    put_number(row, 5, a, "max_lag");
-    put_number(row, 6, json_object_get(a, "held"), "version");
-    put(row, 7, cli_text(json_object_get(a, "writer"), "name", s), 0);
+    put(b, row, 4, current, (double)cli_integer(a, "current_count"));
+    put_number(b, row, 5, a, "max_lag");
+    put_number(b, row, 6, json_object_get(a, "held"), "version");
+    put(b, row, 7, cli_text(json_object_get(a, "writer"), "name", s), 0);
+}
+
+/* " node=gpu-7 pod=p2": all of a worker's labels, each after a space. */
+static void add_pairs(buf_t *out, const json_t *labels)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)labels, key, value)
+    {
+        char name[HEDDLE_NAME_MAX + 1], s[64];
+        error_text(name, sizeof name, key);
+        buf_printf(out, " %s=%s", name, cli_text(labels, key, s));
+    }
+}
+
+static bool has_label(const json_t *labels, const char *part)
+{
+    buf_t all = {0};
+    add_pairs(&all, labels);
+    bool is_there = has_text(buf_text(&all), part);
+    buf_fini(&all);
+    return is_there;
 }
 
 static void add_worker(board_t *b, const json_t *w, const json_t *a)
 {
-    char s[2][64], why[160];
+    char s[2][64], why[600];
     const char *name = cli_text(w, "name", s[0]), *adapter = cli_text(a, "name", s[1]);
     if (b->adapter[0] && strcmp(b->adapter, adapter) != 0) return;
     board_row_t *row = add_row(b, name, adapter);
     if (!row) return;
-    put(row, 0, name, 0);
-    put(row, 1, cli_text(w, "state", s[0]), 0);
-    put(row, 2, adapter, 0);
-    put_number(row, 3, a, "version");
-    put(row, 4, cli_text(a, "state", s[0]), 0);
-    put_number(row, 5, a, "lag");
-    put_done(row, 6, json_object_get(a, "fetching"));
-    put_bytes(row, 7, json_object_get(w, "counters"), "bytes_in");
-    put(row, 8, cli_ms(w, "heartbeat_age_ms", s[0]), (double)cli_integer(w, "heartbeat_age_ms"));
-    put(row, 9, cli_why(a, why, sizeof why), 0);
+    put(b, row, 0, name, 0);
+    put(b, row, 1, cli_text(w, "state", s[0]), 0);
+    put(b, row, 2, adapter, 0);
+    put_number(b, row, 3, a, "version");
+    put(b, row, 4, cli_text(a, "state", s[0]), 0);
+    put_number(b, row, 5, a, "lag");
+    put_done(b, row, 6, json_object_get(a, "fetching"));
+    put_bytes(b, row, 7, json_object_get(w, "counters"), "bytes_in");
+    put(b, row, 8, cli_ms(w, "heartbeat_age_ms", s[0]), (double)cli_integer(w, "heartbeat_age_ms"));
+    put(b, row, 9, cli_labels(w, s[0]), 0);
+    row->is_found |= has_label(json_object_get(w, "labels"), b->filter);
+    put(b, row, 10, cli_why(a, why, sizeof why), 0);
 }
 
 static void add_transfer(board_t *b, const json_t *w, const json_t *a)
@@ -151,41 +232,18 @@ static void add_transfer(board_t *b, const json_t *w, const json_t *a)
     double rate = (double)cli_integer(f, "rate_bytes"),
            rest = (double)cli_integer(f, "data_bytes") - (double)cli_integer(f, "bytes_done");
     double left_ms = rate > 0 && rest > 0 ? rest * 1000 / rate : 0;
-    put(row, 0, name, 0);
-    put(row, 1, adapter, 0);
-    put_number(row, 2, f, "version");
-    put_done(row, 3, f);
-    put_bytes(row, 4, f, "bytes_done");
-    put_bytes(row, 5, f, "data_bytes");
+    put(b, row, 0, name, 0);
+    put(b, row, 1, adapter, 0);
+    put_number(b, row, 2, f, "version");
+    put_done(b, row, 3, f);
+    put_bytes(b, row, 4, f, "bytes_done");
+    put_bytes(b, row, 5, f, "data_bytes");
     const char *bytes = cli_bytes(f, "rate_bytes", s[0]);
     text_printf(text, sizeof text, "%s%s", bytes, strcmp(bytes, "-") != 0 ? "/s" : "");
-    put(row, 6, text, rate);
+    put(b, row, 6, text, rate);
     if (rate > 0) units_ms_text(left_ms, left);
-    put(row, 7, left, left_ms);
-    put(row, 8, cli_text(f, "source", s[0]), 0);
-}
-
-/* Letters of ASCII in either size are the same; others are compared as they are. */
-static bool has_text(const char *text, const char *part)
-{
-    size_t n = strlen(part);
-    for (; *text; text++) {
-        size_t i = 0;
-        while (i < n && text[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)part[i])) i++;
-        if (i == n) return true;
-    }
-    return n == 0;
-}
-
-static void keep_filtered(board_t *b)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < b->count; i++) {
-        bool is_kept = false;
-        for (int c = 0; c < BOARD_COLUMNS; c++) is_kept |= has_text(b->rows[i].cells[c], b->filter);
-        if (is_kept) b->rows[kept++] = b->rows[i];
-    }
-    b->count = kept;
+    put(b, row, 7, left, left_ms);
+    put(b, row, 8, cli_text(f, "source", s[0]), 0);
 }
 
 static int compare(const void *one, const void *other, void *self)
@@ -197,15 +255,6 @@ static int compare(const void *one, const void *other, void *self)
     else order = strcmp(x->cells[c], y->cells[c]);
     if (b->is_reversed[b->view]) order = -order;
     return order ? order : strcmp(x->key, y->key);
-}
-
-/* The selection stays on its row; where that has gone, on its place. */
-static void keep_selection(board_t *b)
-{
-    for (size_t i = 0; i < b->count; i++)
-        if (!strcmp(b->rows[i].key, b->selected)) b->at = i;
-    if (b->at >= b->count) b->at = b->count ? b->count - 1 : 0;
-    text_printf(b->selected, sizeof b->selected, "%s", b->count ? b->rows[b->at].key : b->selected);
 }
 
 static void make_rows(board_t *b)
@@ -222,9 +271,16 @@ static void make_rows(board_t *b)
             else add_transfer(b, w, json_array_get(its, k));
         }
     }
-    keep_filtered(b);
+    size_t kept = 0;
+    for (size_t i = 0; i < b->count; i++)
+        if (b->rows[i].is_found) b->rows[kept++] = b->rows[i];
+    b->count = kept;
     if (b->count) qsort_r(b->rows, b->count, sizeof *b->rows, compare, b);
-    keep_selection(b);
+    /* The selection stays on its row; where that has gone, on its place. */
+    for (size_t i = 0; i < b->count; i++)
+        if (!strcmp(b->rows[i].key, b->selected)) b->at = i;
+    if (b->at >= b->count) b->at = b->count ? b->count - 1 : 0;
+    text_printf(b->selected, sizeof b->selected, "%s", b->count ? b->rows[b->at].key : b->selected);
 }
 
 void board_take(board_t *b, json_t *status, json_t *workers)
@@ -252,14 +308,16 @@ static void select_row(board_t *b, size_t at)
     if (at < b->count) text_printf(b->selected, sizeof b->selected, "%s", b->rows[at].key);
 }
 
-/* By so many lines; of a worker that is shown alone its text moves, and the screen ends that at its last. */
+/* By so many lines; of a worker that is shown alone and of the help the text moves, and the screen ends that
+ * at its last. */
 static void move(board_t *b, long by)
 {
-    size_t *at = b->worker[0] ? &b->scroll : &b->at;
-    size_t last = b->worker[0] ? SIZE_MAX / 4 : b->count ? b->count - 1 : 0;
+    bool is_text = b->has_help || b->worker[0];
+    size_t *at = b->has_help ? &b->help_scroll : b->worker[0] ? &b->scroll : &b->at;
+    size_t last = is_text ? SIZE_MAX / 4 : b->count ? b->count - 1 : 0;
     long to = (long)*at + by;
     size_t place = to < 0 ? 0 : (size_t)to > last ? last : (size_t)to;
-    if (b->worker[0]) b->scroll = place;
+    if (is_text) *at = place;
     else select_row(b, place);
 }
 
@@ -311,8 +369,9 @@ static void type(board_t *b, int key)
 
 static void sort_by(board_t *b, int step)
 {
-    int count = column_count(b->view);
-    b->sort[b->view] = (b->sort[b->view] + step + count) % count;
+    int count = column_count(b->view), *at = &b->sort[b->view];
+    do *at = (*at + step + count) % count;
+    while (!has_column(b, *at));
     b->is_reversed[b->view] = false;
 }
 
@@ -321,7 +380,7 @@ static void command(board_t *b, int key, size_t page)
     switch (key) {
     case 'q': b->is_over = true; break;
     case '?':
-    case 'h': b->has_help = !b->has_help; break;
+    case 'h': b->has_help = true, b->help_scroll = 0; break;
     case '1':
     case '2':
     case '3': show_view(b, (board_view_t)(key - '1')); break;
@@ -349,11 +408,20 @@ static void command(board_t *b, int key, size_t page)
     }
 }
 
+static bool is_of_text(int key)
+{
+    static const int KEYS[] = {
+        BOARD_UP, BOARD_DOWN, BOARD_PAGE_UP, BOARD_PAGE_DOWN, BOARD_HOME, BOARD_END, 'k', 'j', 'g', 'G', 'q'};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+        if (key == KEYS[i]) return true;
+    return false;
+}
+
 void board_key(board_t *b, int key, size_t page)
 {
-    bool is_help_over = b->has_help && key != 'q';
+    bool is_help_over = b->has_help && !is_of_text(key);
     if (b->is_typing) type(b, key);
-    else if (is_help_over) b->has_help = false; /* any key */
+    else if (is_help_over) b->has_help = false; /* any other key */
     else command(b, key, page);
     make_rows(b);
 }
@@ -395,7 +463,16 @@ static void add_subscription(buf_t *out, const json_t *a)
                    cli_text(f, "version", s[0]), 100 * part_done(f), cli_bytes(f, "bytes_done", s[1]),
                    cli_bytes(f, "data_bytes", s[2]), cli_bytes(f, "rate_bytes", s[3]),
                    cli_text(f, "source", s[4]));
-    if (strcmp(cli_why(a, why, sizeof why), "-") != 0) buf_printf(out, "  why       %s\n", why);
+    const char *text = cli_why(a, why, sizeof why);
+    if (strcmp(text, "-") != 0) buf_printf(out, "  why       %s\n", text);
+}
+
+static void add_labels(buf_t *out, const json_t *labels)
+{
+    if (!json_object_size(labels)) return;
+    buf_printf(out, "%-11s", "labels");
+    add_pairs(out, labels);
+    buf_add_text(out, "\n");
 }
 
 static const json_t *worker_of(const board_t *b)
@@ -424,6 +501,7 @@ void board_worker(const board_t *b, buf_t *out)
     add_line(out, "current", cli_text(w, "current", s[0]));
     buf_printf(out, "host        %s, pid %s\n", cli_text(w, "host", s[0]), cli_text(w, "pid", s[1]));
     add_line(out, "joined", cli_text(w, "joined_at", s[0]));
+    add_labels(out, json_object_get(w, "labels"));
     buf_printf(out, "transport   %s %s, %s\n", cli_text(transport, "backend", s[0]),
                cli_text(transport, "ucx", s[1]),
                cli_join(json_object_get(transport, "devices"), " ", list, sizeof list));

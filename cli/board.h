@@ -7,7 +7,8 @@
  *     TRANSFERS --open-->  the worker that fetches
  *
  * The selection is of a row's name, so that it stays on it while others come and go.  A filter keeps the rows
- * that have its text in any cell.  Texts of the answers were cleaned before (cli_clean_texts).
+ * that have its text in any cell, or in what a cell has no room for: a long reason, labels that are counted.
+ * Texts of the answers were cleaned before (cli_clean_texts).
  *
  * PURE: the screen is the caller's; one thread at a time. */
 #ifndef CLI_BOARD_H
@@ -17,14 +18,17 @@
 #include <heddle/types.h>
 #include <jansson.h>
 
-enum { BOARD_COLUMNS = 10, BOARD_CELL = 64, BOARD_KEY = 2 * (HEDDLE_NAME_MAX + 1) + 24, BOARD_FILTER = 64 };
+enum { BOARD_COLUMNS = 11, BOARD_CELL = 64, BOARD_KEY = 2 * (HEDDLE_NAME_MAX + 1) + 24, BOARD_FILTER = 64 };
 
 typedef enum { BOARD_ADAPTERS, BOARD_WORKERS, BOARD_TRANSFERS, BOARD_VIEWS } board_view_t;
 
 typedef struct {
     const char *name; /* NULL: there are no more columns */
-    int width;        /* in characters */
+    int width;        /* in characters, at most; of the last one the rest of the screen */
     bool is_number;   /* set to the right; sorted by its value, the greatest first */
+    bool is_name;     /* as wide as its cells */
+    bool gives_way;   /* gives its place to the last one */
+    bool is_optional; /* there only while a row has something in it */
 } board_column_t;
 
 typedef struct {
@@ -32,6 +36,7 @@ typedef struct {
     char worker[HEDDLE_NAME_MAX + 1];
     char cells[BOARD_COLUMNS][BOARD_CELL];
     double values[BOARD_COLUMNS];
+    bool is_found; /* the filter's text is in one of them, or in what a cell has no room for */
 } board_row_t;
 
 typedef struct {
@@ -41,6 +46,7 @@ typedef struct {
     char filter[BOARD_FILTER];
     bool is_typing; /* the filter */
     bool has_help, is_over;
+    size_t help_scroll;                /* lines of the help that are above the screen */
     char adapter[HEDDLE_NAME_MAX + 1]; /* WORKERS: of this one; "": of all */
     char worker[HEDDLE_NAME_MAX + 1];  /* shown alone; "": none */
     size_t scroll;                     /* lines of it that are above the screen */
@@ -72,6 +78,8 @@ void board_take(board_t *b, json_t *status, json_t *workers);
 /* `page`: rows that the screen has. */
 void board_key(board_t *b, int key, size_t page);
 const board_column_t *board_columns(board_view_t view);
+/* How wide each column is on a screen of so many; 0: it has no room. */
+void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS]);
 const char *board_view_name(board_view_t view);
 /* "2 adapters, 3 workers ready, 1 lost, 2 transfers". */
 void board_summary(const board_t *b, char *ret_text, size_t size);

@@ -14,6 +14,7 @@
 typedef struct {
     const char *broker, *broker_key, *key;
     const char *context; /* whose broker that is; NULL: it was named otherwise, or is the default */
+    const char *join;    /* then it names the broker, and the four above are not filled; NULL: not given */
     uint32_t timeout_ms;
     int output; /* output_t */
     bool quiet;
@@ -44,9 +45,21 @@ extern const option_t CLI_COMMON[];
             offsetof(type, watch_ms)                                                                         \
     }
 #define CLI_WATCH_HELP                                                                                       \
-    "--watch: on a terminal the answer is drawn in place, cut at its borders; else each follows the one "    \
+    "--watch: on a terminal the answer is drawn in place, as much as has room; else each follows the one "   \
     "before,\nafter its time; -o json: one object a line.  While the broker is lost it waits for it, and "   \
     "says so.\n"
+
+/* The options of a command that gives rights to a key; `before` stands before the roles. */
+#define CLI_ROLE(type, before)                                                                               \
+    {                                                                                                        \
+        "role", 0, OPTION_LIST, "ROLE", NULL, NULL,                                                          \
+            before "reader, publisher:ADAPTER or worker:ADAPTER (* any); may be given again",                \
+            offsetof(type, roles)                                                                            \
+    }
+#define CLI_NAME(type, doc)                                                                                  \
+    {                                                                                                        \
+        "name", 0, OPTION_TEXT, "NAME", NULL, NULL, doc, offsetof(type, name)                                \
+    }
 
 /* Parts of --help. */
 #define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."
@@ -59,10 +72,10 @@ extern const option_t CLI_COMMON[];
 
 /* One subcommand; returns the exit status. */
 typedef int command_fn(int argc, char **argv);
-command_fn command_publish, command_status, command_check, command_adapters, command_versions,
+command_fn command_publish, command_status, command_check, command_doctor, command_adapters, command_versions,
     command_workers, command_events, command_wait, command_activate, command_rollback, command_resume,
     command_forget, command_drain, command_pull, command_verify, command_keygen, command_keys, command_invite,
-    command_context, command_top, command_complete;
+    command_context, command_top, command_complete, command_reach, command_brokers;
 
 /* ---- what each command does (common.c) ---- */
 
@@ -136,6 +149,9 @@ const char *cli_short_digest(const json_t *object, const char *key, char scratch
 const char *cli_count(int64_t n, const char *noun, char scratch[64]);
 /* "deadline: was not staged in time", of an object with code and message; "-" where there is no code. */
 const char *cli_why(const json_t *object, char *scratch, size_t size);
+/* "node=gpu-7 pod=p2 +3": of a worker's labels as many as have room in a column, and how many more there are;
+ * "-" for none. */
+const char *cli_labels(const json_t *worker, char scratch[64]);
 /* The texts of a list, one after the other; "" for none. */
 const char *cli_join(const json_t *list, const char *separator, char *scratch, size_t size);
 
@@ -151,7 +167,9 @@ void cli_show_missing(const json_t *missing);
 void cli_draw_bar(uint64_t bytes_done, uint64_t bytes);
 void cli_clear_bar(void);
 
-/* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right.
+/* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right.  In a
+ * frame (table_fit) the columns that do not fit are cut, and a last one that begins with '+' goes on in rows
+ * of its own.
  *
  *   table_init(&t, "NAME", ">BYTES");    table_row(&t, "policy", "17");    table_print(&t);
  *
@@ -169,5 +187,6 @@ typedef struct {
 void table_begin(cli_table_t *t, const char *const *headings, int count); /* TABLE_COLUMNS at most */
 void table_add(cli_table_t *t, const char *const *cells, int count);      /* NULL: "-" */
 void table_print(cli_table_t *t);                                         /* and frees it */
+void table_fit(int columns); /* the frame in which tables are printed from now on; 0: none */
 
 #endif

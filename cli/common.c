@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/contexts.h"
 #include "core/errors.h"
+#include "core/join_argument.h"
 #include "core/log.h"
 #include "core/process.h"
 
@@ -66,6 +67,15 @@ static int choose_broker(common_t *c, heddle_error_t *error)
     return rc;
 }
 
+/* Its string names the broker, in place of an option and of a context. */
+static int take_join(common_t *c, int argc, char **argv, heddle_error_t *error)
+{
+    join_argument_t values = {c->join, c->broker, c->broker_key, c->context};
+    int rc = join_argument_take(&values, argc, argv, error);
+    c->join = values.join;
+    return rc;
+}
+
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
               const char **ret_args)
 {
@@ -74,7 +84,9 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
     int rc = option_parse(set, argc, argv, into, ret_args, &error);
     if (rc == 1) return 0;
     log_set_level((log_level_t)common->log_level);
-    if (rc == HEDDLE_OK && set->common == CLI_COMMON) rc = choose_broker(common, &error);
+    bool needs_broker = rc == HEDDLE_OK && set->common == CLI_COMMON;
+    if (needs_broker) rc = take_join(common, argc, argv, &error);
+    if (needs_broker && !rc && !common->join) rc = choose_broker(common, &error);
     if (rc == HEDDLE_OK) return -1;
     /* The parse may have stopped before -o json, and a script must get this error as JSON too. */
     common->output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
@@ -103,7 +115,8 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
     on_interrupt = NULL;
     interrupt_handle = handle;
     on_interrupt = interrupt;
-    process_on_signal(on_signal); /* without a handle it only notes the signal */
+    process_on_signal(on_signal);               /* without a handle it only notes the signal */
+    if (caught && interrupt) interrupt(handle); /* one that came before the handle was there */
 }
 
 /* A signal that came before the wait must not be slept over, so they are let in by the wait itself. */

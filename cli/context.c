@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle context: lists, adds, chooses and removes named brokers (core/contexts.h).
  *
- * Every action reads the whole file, and one that changes it writes it anew; no broker takes part.  Each
- * answers with what there is then. */
+ * Every action reads the whole file, and one that changes it writes it anew, under its lock; no broker takes
+ * part.  Each answers with what there is then. */
 #include "cli/cli.h"
 
 #include "core/contexts.h"
 #include "core/errors.h"
 
+#include <heddle/keys.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { LOCK_MS = 5000 };
 
 typedef struct {
     common_t common;
     const char *broker, *broker_key, *key;
+    bool use;
     const char *words[2]; /* the action, its name */
 } args_t;
 
@@ -28,6 +33,7 @@ static const option_t OPTIONS[] = {
      "add: the broker's public key; default what the key ring knows of it", offsetof(args_t, broker_key)},
     {"key", 0, OPTION_TEXT, "FILE", NULL, NULL, "add: your own key there; default client.key of the key ring",
      offsetof(args_t, key)},
+    {"use", 0, OPTION_FLAG, NULL, NULL, NULL, "add: it is in use from now on", offsetof(args_t, use)},
     {0}};
 static const option_set_t SET = {
     "heddle context",
@@ -37,41 +43,44 @@ static const option_set_t SET = {
     "then\n"
     "--context NAME, then HEDDLE_BROKER, then HEDDLE_CONTEXT, then the one in use, then "
     "tcp://127.0.0.1:7700.\n"
-    "add: of a name that is there, replaces it; the first one is in use at once.  use without NAME: none is "
-    "in "
+    "add: of a name that is there, replaces it; it is in use with --use alone.  use without NAME: none is in "
     "use.\n"
     "context: its name.  used: whether it is in use.  broker, broker key, key: as the options have them.\n"
     "They are in $XDG_CONFIG_HOME/heddle/contexts, else ~/.config/heddle/contexts; a file that other users "
     "can\n"
-    "change is refused.",
+    "change is refused.  add: the address, the keys and their files are checked, and no broker is asked.",
     OPTIONS,
     COMMON,
     ARGS,
     1,
     CLI_EXITS "; 3 there is no such context; 9 the file cannot be read or written, or is refused.\n"
               "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\nExamples:\n"
-              "  heddle context add prod --broker tcp://10.0.0.5:7700 --broker-key 'QGid9d...'\n"
-              "  heddle context use prod\n"
+              "  heddle context add prod --broker tcp://10.0.0.5:7700 --broker-key 'QGid9d...' --use\n"
+              "  heddle context use lab\n"
               "  heddle status --context lab     one command at another broker"};
 
 /* ---- the actions ---- */
 
+/* A relative path would be another file for a command that runs elsewhere. */
+static const char *in_full(const char *path, char ret_full[CONTEXTS_PATH])
+{
+    return path && path[0] != '/' && realpath(path, ret_full) ? ret_full : path;
+}
+
+/* What no client could use is refused here, and not by each command that uses the context later. */
 static int add(contexts_t *c, const args_t *args, heddle_error_t *error)
 {
-    context_t context = {args->words[1], args->broker, args->broker_key, args->key};
-    char file[CONTEXTS_PATH];
-    /* A relative path would be another file for a command that runs elsewhere. */
-    if (args->key && args->key[0] != '/') {
-        if (!realpath(args->key, file)) {
-            int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no file %.300s", args->key);
-            error_hint(error, "name a key file that exists; `heddle keygen` makes one");
-            return rc;
-        }
-        context.key = file;
+    char broker_key[CONTEXTS_PATH], key[CONTEXTS_PATH];
+    int rc = heddle_broker_check(args->broker, args->broker_key, args->key);
+    if (rc) {
+        *error = *heddle_last_error();
+        return rc;
     }
-    bool is_first = !contexts_in_use(c)[0];
-    int rc = contexts_put(c, &context, error);
-    return !rc && is_first ? contexts_use(c, context.name, error) : rc;
+    /* Text that is a key is the name of no file: both at once were refused. */
+    context_t context = {args->words[1], args->broker, in_full(args->broker_key, broker_key),
+                         in_full(args->key, key)};
+    rc = contexts_put(c, &context, error);
+    return !rc && args->use ? contexts_use(c, context.name, error) : rc;
 }
 
 static int use(contexts_t *c, const args_t *args, heddle_error_t *error)
@@ -145,20 +154,24 @@ static void render(const common_t *c, json_t *answer)
 static const char *wrong_with(const args_t *args, size_t action)
 {
     need_t need = ACTIONS[action].need;
-    bool is_add = ACTIONS[action].change == add, has_options = args->broker || args->broker_key || args->key;
+    bool is_add = ACTIONS[action].change == add;
+    bool has_options = args->broker || args->broker_key || args->key || args->use;
     if (args->words[1] && need == NAME_NONE) return "list takes no name";
     if (!args->words[1] && need == NAME_NEEDED) return "the name of the context is missing";
-    if (!is_add && has_options) return "--broker, --broker-key and --key are for add";
+    if (!is_add && has_options) return "--broker, --broker-key, --key and --use are for add";
     return is_add && !args->broker ? "--broker is missing" : NULL;
 }
 
 static int answer(const args_t *args, size_t action)
 {
     heddle_error_t error;
-    contexts_t c;
-    int rc = contexts_read(&c, &error);
+    contexts_t c = {0};
+    int lock = -1;
+    int rc = ACTIONS[action].change ? contexts_lock(LOCK_MS, &lock, &error) : HEDDLE_OK;
+    if (!rc) rc = contexts_read(&c, &error);
     if (!rc && ACTIONS[action].change) rc = ACTIONS[action].change(&c, args, &error);
     if (!rc && ACTIONS[action].change) rc = contexts_write(&c, &error);
+    if (lock >= 0) close(lock);
     int end = rc ? cli_fail(&args->common, "context", &error)
                  : cli_answer(&args->common, "context", &(heddle_error_t){0}, answer_of(&c), render);
     contexts_fini(&c);

@@ -193,7 +193,7 @@ int command_events(int argc, char **argv)
     if (!admin) return end;
     /* What was read and is not printed yet: with --last that waits until all that is kept was read. */
     json_t *rows = json_array();
-    bool is_away = false, heard = false,
+    bool is_away = false, has_answer = false,
          has_first = opts.since < 2; /* nothing that the broker keeps was left out */
     end = 0;
     while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
@@ -202,10 +202,12 @@ int command_events(int argc, char **argv)
          * --limit. */
         bool is_all = last == 0 && !from[0] && !args.failed;
         opts.limit = left < PAGE && is_all ? (uint32_t)left : PAGE;
-        opts.wait_ms = args.follow && heard ? POLL_MS : 0;
+        opts.wait_ms = args.follow && has_answer ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
-        /* It waited --timeout for a broker already, so this does not spin. */
-        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) {
+        /* A question that a broker took and did not answer, as one that is stopped, ends with DEADLINE.  Both
+         * waited --timeout already, so this does not spin. */
+        bool is_unanswered = rc == HEDDLE_ERR_UNAVAILABLE || rc == HEDDLE_ERR_DEADLINE;
+        if (is_unanswered && args.follow && has_answer) {
             if (!is_away && !args.common.quiet)
                 fprintf(stderr, "the broker at %s does not answer; waiting for it\n", args.common.broker);
             is_away = true;
@@ -222,7 +224,7 @@ int command_events(int argc, char **argv)
         option_json_words(answer);
         const json_t *events = json_object_get(answer, "events");
         bool more = cli_is(answer, "more");
-        json_t *gap = heard ? NULL : gap_of(from, answer);
+        json_t *gap = has_answer ? NULL : gap_of(from, answer);
         if (gap) has_first = false;
         if (gap && is_shown(&args, gap)) json_array_append(rows, gap);
         json_decref(gap);
@@ -235,7 +237,7 @@ int command_events(int argc, char **argv)
         }
         for (; last > 0 && json_array_size(rows) > last; has_first = false) json_array_remove(rows, 0);
         /* After the first complete reading --last has done its work: what follows is printed as it comes. */
-        bool is_empty = !heard && !more && json_array_size(rows) == 0;
+        bool is_empty = !has_answer && !more && json_array_size(rows) == 0;
         if (is_empty && args.adapter)
             cli_note_unknown(admin, &args.common, "events", "adapter", args.adapter);
         if (is_empty && args.worker) cli_note_unknown(admin, &args.common, "events", "worker", args.worker);
@@ -248,17 +250,17 @@ int command_events(int argc, char **argv)
         }
         uint64_t next = (uint64_t)cli_integer(answer, "next");
         bool is_ahead = opts.since > 1 && next <= opts.since && json_array_size(events) == 0;
-        if (!heard && is_ahead && !args.common.quiet && isatty(STDERR_FILENO))
+        if (!has_answer && is_ahead && !args.common.quiet && isatty(STDERR_FILENO))
             fprintf(stderr, "no event has the number %s yet: `heddle events --last 1` shows the newest%s\n",
                     args.since, args.follow ? "" : "; --follow waits for it");
         opts.since = next;
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         json_decref(answer);
         /* A restarted broker has lost its older events, so the user is referred to its log. */
-        if (!heard && has_first && opts.epoch > 1 && !args.common.quiet && isatty(STDERR_FILENO))
+        if (!has_answer && has_first && opts.epoch > 1 && !args.common.quiet && isatty(STDERR_FILENO))
             fputs("earlier events are in the broker's log: it keeps the last 10,000 since its start\n",
                   stderr);
-        heard = true;
+        has_answer = true;
         if (!more) from[0] = 0; /* what happens from now on is later, whatever the clocks say */
         if (!args.follow && !more) break;
     }

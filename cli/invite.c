@@ -15,14 +15,12 @@ typedef struct {
 } args_t;
 
 static const option_t OPTIONS[] = {
-    {"role", 0, OPTION_LIST, "ROLE", NULL, NULL,
-     "reader, publisher:ADAPTER or worker:ADAPTER (* any); may be given again", offsetof(args_t, roles)},
+    CLI_ROLE(args_t, ""),
     {"uses", 0, OPTION_INTEGER, "N", NULL, "1", "how many keys it enters: one for each user of each host",
      offsetof(args_t, uses)},
     {"ttl", 0, OPTION_DURATION, "DUR", NULL, "1h", "how long it is good", offsetof(args_t, ttl_ms)},
-    {"name", 0, OPTION_TEXT, "NAME", NULL, NULL,
-     "what it is called; its keys are NAME-1, NAME-2...; default invite-<characters of its key>",
-     offsetof(args_t, name)},
+    CLI_NAME(args_t,
+             "what it is called; its keys are NAME-1, NAME-2...; default invite-<characters of its key>"),
     {"address", 0, OPTION_TEXT, "EP[,EP]", NULL, NULL,
      "where other hosts reach the broker; default: as it was reached, or where it listens",
      offsetof(args_t, address)},

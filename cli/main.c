@@ -19,32 +19,40 @@ typedef struct {
     const char *name, *summary;
     command_fn *run;     /* NULL: */
     const char *program; /* the program that it execs */
+    const char *word;    /* that program's first argument; NULL: none */
 } subcommand_t;
 
 static const subcommand_t COMMANDS[] = {
-    {"broker", "run a broker (heddle-broker)", NULL, "heddle-broker"},
-    {"worker", "run a worker beside an engine (heddle-worker)", NULL, "heddle-worker"},
-    {"publish", "publish a PEFT directory as a new version", command_publish, NULL},
-    {"status", "the cluster at a glance", command_status, NULL},
-    {"check", "one line and an exit status for a monitoring system", command_check, NULL},
-    {"top", "adapters, workers and transfers as they move, on the whole terminal", command_top, NULL},
-    {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters, NULL},
-    {"versions", "versions of an adapter, or one version and who has it", command_versions, NULL},
-    {"workers", "workers: what each one serves and fetches", command_workers, NULL},
-    {"events", "what happened, and what happens", command_events, NULL},
-    {"wait", "wait until workers have a version", command_wait, NULL},
-    {"activate", "promote or roll back to a version", command_activate, NULL},
-    {"rollback", "go back to the version that was active before", command_rollback, NULL},
-    {"resume", "end the hold of an adapter: activate its newest version", command_resume, NULL},
-    {"forget", "forget an adapter that no process publishes or serves", command_forget, NULL},
-    {"drain", "have workers leave: what only they hold goes to others first", command_drain, NULL},
-    {"pull", "fetch a version from its holders into a PEFT directory", command_pull, NULL},
-    {"verify", "have every holder hash its bytes again", command_verify, NULL},
-    {"keygen", "make a key of your own", command_keygen, NULL},
-    {"keys", "who may do what: list, add and revoke keys", command_keys, NULL},
-    {"invite", "one string with which other hosts join", command_invite, NULL},
-    {"context", "named brokers: list, add, use and remove them", command_context, NULL},
-    {"bench", "measure on this host, compare two measurements (heddle-bench)", NULL, "heddle-bench"},
+    {"broker", "run a broker (heddle-broker)", NULL, "heddle-broker", NULL},
+    {"worker", "run a worker beside an engine (heddle-worker)", NULL, "heddle-worker", NULL},
+    {"publish", "publish a PEFT directory as a new version", command_publish, NULL, NULL},
+    {"status", "the cluster at a glance", command_status, NULL, NULL},
+    {"brokers", "brokers of the registry: which one leads, how far each standby follows", command_brokers,
+     NULL, NULL},
+    {"check", "one line and an exit status for a monitoring system", command_check, NULL, NULL},
+    {"doctor", "what is wrong with this host, why it matters, and how to mend it", command_doctor, NULL,
+     NULL},
+    {"top", "adapters, workers and transfers as they move, on the whole terminal", command_top, NULL, NULL},
+    {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters, NULL,
+     NULL},
+    {"versions", "versions of an adapter, or one version and who has it", command_versions, NULL, NULL},
+    {"workers", "workers: what each one serves and fetches", command_workers, NULL, NULL},
+    {"events", "what happened, and what happens", command_events, NULL, NULL},
+    {"wait", "wait until workers have a version", command_wait, NULL, NULL},
+    {"activate", "promote or roll back to a version", command_activate, NULL, NULL},
+    {"rollback", "go back to the version that was active before", command_rollback, NULL, NULL},
+    {"resume", "end the hold of an adapter: activate its newest version", command_resume, NULL, NULL},
+    {"forget", "forget an adapter that no process publishes or serves", command_forget, NULL, NULL},
+    {"drain", "have workers leave: what only they hold goes to others first", command_drain, NULL, NULL},
+    {"pull", "fetch a version from its holders into a PEFT directory", command_pull, NULL, NULL},
+    {"verify", "have every holder hash its bytes again", command_verify, NULL, NULL},
+    {"keygen", "make a key of your own", command_keygen, NULL, NULL},
+    {"keys", "who may do what: list, add and revoke keys", command_keys, NULL, NULL},
+    {"invite", "one string with which other hosts join", command_invite, NULL, NULL},
+    {"context", "named brokers: list, add, use and remove them", command_context, NULL, NULL},
+    {"registry", "a registry as one file, from one store into another (heddle-broker)", NULL, "heddle-broker",
+     "registry"},
+    {"bench", "measure on this host, compare two measurements (heddle-bench)", NULL, "heddle-bench", NULL},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
@@ -52,7 +60,7 @@ static const char NOTES[] =
     "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
     "broker\n"
     "unavailable, 8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n"
-    "heddle check: 0 ok, 1 warning, 2 critical, 3 unknown.\n\n"
+    "heddle check, heddle doctor: 0 ok, 1 warning, 2 critical, 3 unknown, or wrong usage.\n\n"
     "Environment:\n"
     "  HEDDLE_BROKER         where the broker listens, unless --broker or --context is given "
     "[tcp://127.0.0.1:7700]\n"
@@ -107,22 +115,26 @@ static int run_command(const subcommand_t *command, int argc, char **argv)
 {
     if (command->run) return command->run(argc, argv);
     char path[4096];
+    const char **words = calloc((size_t)argc + 2, sizeof *words);
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
     char *slash = NULL;
     if (n > 0) {
         path[n] = 0;
         slash = strrchr(path, '/');
     }
-    if (slash) {
+    if (slash && words) {
         snprintf(slash + 1, 64, "%s", command->program);
         /* It names itself as it was typed (process_name); its table of options is that of the program. */
         char typed[64];
         snprintf(typed, sizeof typed, "heddle %s", command->name);
-        argv[0] = argc == 2 && !strcmp(argv[1], "--dump-options") ? path : typed;
-        execv(path, argv);
+        words[0] = argc == 2 && !strcmp(argv[1], "--dump-options") ? path : typed;
+        words[1] = command->word;
+        memcpy(&words[command->word ? 2 : 1], argv + 1, (size_t)argc * sizeof *words); /* with its NULL */
+        execv(path, (char *const *)words);
     }
     /* Here only if it could not be run. A search in $PATH would be wrong: it might find another release. */
     int why = errno;
+    free(words);
     heddle_error_t error;
     common_t common = {0};
     error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot run %s: %s", slash ? path : command->program,
@@ -176,9 +188,12 @@ static int run(int argc, char **argv)
             }
         }
     if (at >= argc) return unknown(argc, argv, NULL);
-    /* It is for the completion of shells, so it is in no list of commands. */
-    static const subcommand_t COMPLETE = {"complete", "", command_complete, NULL};
-    const subcommand_t *command = strcmp(argv[at], COMPLETE.name) ? find(argv[at]) : &COMPLETE;
+    /* For the completion of shells, and for `heddle doctor`: they are in no list of commands. */
+    static const subcommand_t HIDDEN[] = {{"complete", "", command_complete, NULL, NULL},
+                                          {"reach", "", command_reach, NULL, NULL}};
+    const subcommand_t *command = find(argv[at]);
+    for (size_t i = 0; i < sizeof HIDDEN / sizeof *HIDDEN; i++)
+        if (!strcmp(argv[at], HIDDEN[i].name)) command = &HIDDEN[i];
     if (!command) return unknown(argc, argv, argv[at]);
     /* The command's name leaves its place, and argv[2..at] become the common options before it. */
     for (int i = at; i > 1; i--) argv[i] = argv[i - 1];

@@ -437,7 +437,8 @@ static bool is_repeated(const args_t *args, const heddle_error_t *error)
     return args->request_id && strstr(error->hint, id);
 }
 
-/* How long ago the writer in the way was heard of, at the end of the error's `found`; -1: it is not said. */
+/* How long ago the last message of the writer in the way came, at the end of the error's `found`; -1: it is
+ * not said. */
 static int64_t silent_ms_of(const heddle_error_t *error)
 {
     static const char TAIL[] = " ms ago";
@@ -455,7 +456,7 @@ static int64_t silent_ms_of(const heddle_error_t *error)
 static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, uint64_t began_us,
                        heddle_publisher_t **ret_publisher)
 {
-    bool is_told = args->common.quiet;
+    bool is_quiet = args->common.quiet;
     uint64_t repeated_us = 0;
     for (int64_t last_ms = 0;;) {
         int rc = heddle_publisher_open(opts, ret_publisher);
@@ -470,12 +471,12 @@ static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, 
          * conflict is what is reported, since it says more than a deadline would. */
         bool is_alive = ms < last_ms && !is_expected;
         if (is_alive || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
-        bool is_shown = !is_told && (repeated_us || isatty(STDERR_FILENO));
+        bool is_shown = !is_quiet && (repeated_us || isatty(STDERR_FILENO));
         if (is_shown)
             fprintf(stderr, "%s; waiting for %s\n", error->message,
                     repeated_us ? "it: it publishes under this request id"
                                 : "a message of it, or for the end of its session");
-        is_told = is_told || is_shown;
+        is_quiet = is_quiet || is_shown;
         last_ms = ms;
         usleep(AGAIN_MS * 1000);
     }

@@ -5,10 +5,12 @@
  * type is printed as "-" or as 0, and is never an error. */
 #include "cli/cli.h"
 
+#include "cli/frame.h"
 #include "core/errors.h"
 #include "core/units.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +111,28 @@ const char *cli_why(const json_t *object, char *scratch, size_t size)
     return scratch;
 }
 
+const char *cli_labels(const json_t *worker, char scratch[64])
+{
+    enum { ROOM = 40 };
+    const json_t *labels = json_object_get(worker, "labels");
+    const char *key;
+    json_t *value;
+    size_t used = 0, more = 0;
+    scratch[0] = 0;
+    json_object_foreach((json_t *)labels, key, value)
+    {
+        char name[HEDDLE_NAME_MAX + 1];
+        const char *text = json_string_value(value);
+        error_text(name, sizeof name, key);
+        bool has_room = !more && text && used + strlen(name) + strlen(text) + 2 <= ROOM;
+        if (has_room)
+            used += (size_t)snprintf(scratch + used, 64 - used, "%s%s=%s", used ? " " : "", name, text);
+        else more++;
+    }
+    if (more) snprintf(scratch + used, 64 - used, "%s+%zu", used ? " " : "", more);
+    return used || more ? scratch : "-";
+}
+
 const char *cli_join(const json_t *list, const char *separator, char *scratch, size_t size)
 {
     size_t n = 0;
@@ -171,23 +195,80 @@ static int width_of(const char *text)
     return n;
 }
 
-/* The heading decides the side for its whole column. The last column is not filled, so that a long reason
+/* Of what is drawn as a frame; 0: as wide as it is. */
+static int frame_columns;
+
+void table_fit(int columns) { frame_columns = columns; }
+
+static const char *cell_text(const cli_table_t *t, int i)
+{
+    return t->cells[i] + (i < t->columns && (t->cells[i][0] == '>' || t->cells[i][0] == '+'));
+}
+
+/* So many columns are left of the line for it. */
+static int print_cut(const char *text, int pad, bool is_right, int left)
+{
+    int before = is_right ? (pad < left ? pad : left) : 0, behind;
+    size_t bytes = frame_cut(text, strlen(text), left - before);
+    left -= before + width_of(text);
+    behind = is_right || left < 0 ? 0 : pad < left ? pad : left;
+    printf("%*s%.*s%*s", before, "", (int)bytes, text, behind, "");
+    return left - behind > 0 ? left - behind : 0;
+}
+
+/* Rows of their own below the line, with the heading in front: what is wrong must be seen. */
+static void print_below(const char *heading, const char *text)
+{
+    enum { INDENT = 4 };
+    int indent = INDENT + width_of(heading) + 2;
+    bool is_wide = frame_columns > 2 * indent;
+    size_t bytes = strlen(text), next;
+    for (bool is_first = true; bytes; text += next, bytes -= next, is_first = false) {
+        size_t n = frame_wrap(text, bytes, frame_columns - (is_wide ? indent : 0), &next);
+        if (is_wide) printf("%*s%-*s", INDENT, "", indent - INDENT, is_first ? heading : "");
+        printf("%.*s\n", (int)n, text);
+    }
+}
+
+/* In the columns that are left behind the others. */
+static void print_beside(const char *text, int indent)
+{
+    size_t bytes = strlen(text), next;
+    for (bool is_first = true; is_first || bytes; text += next, bytes -= next, is_first = false) {
+        size_t n = frame_wrap(text, bytes, frame_columns - indent, &next);
+        printf("%*s%.*s\n", is_first ? 0 : indent, "", (int)n, text);
+    }
+}
+
+/* The heading decides the side for its whole column.  The last column is not filled, so that a long reason
  * does not make every line wrap. */
+static void print_row(const cli_table_t *t, int at, const int *widths)
+{
+    enum { LEAST_BESIDE = 20 };
+    int last = t->columns - 1, before = 2 * last, left = frame_columns ? frame_columns : INT_MAX;
+    for (int c = 0; c < last; c++) before += widths[c];
+    bool goes_on = frame_columns && t->cells[last][0] == '+';
+    bool is_beside = goes_on && (before + widths[last] <= left || left - before >= LEAST_BESIDE);
+    for (int c = 0; c < last || (c == last && !goes_on); c++) {
+        const char *text = cell_text(t, at + c);
+        bool is_right = t->cells[c][0] == '>';
+        left = print_cut(text, c == last && !is_right ? 0 : widths[c] - width_of(text), is_right, left);
+        if (c < last) left = print_cut("  ", 0, false, left);
+    }
+    const char *text = cell_text(t, at + last);
+    if (is_beside) print_beside(text, before);
+    else puts("");
+    if (goes_on && !is_beside && at && strcmp(text, "-") != 0) print_below(cell_text(t, last), text);
+}
+
 void table_print(cli_table_t *t)
 {
     int widths[TABLE_COLUMNS] = {0};
     for (int i = 0; i < t->count; i++) {
-        bool is_marked = i < t->columns && t->cells[i][0] == '>';
-        int width = width_of(t->cells[i]) - is_marked, *widest = &widths[i % t->columns];
+        int width = width_of(cell_text(t, i)), *widest = &widths[i % t->columns];
         if (width > *widest) *widest = width;
     }
-    for (int i = 0; i < t->count; i++) {
-        int c = i % t->columns;
-        bool right = t->cells[c][0] == '>', last = c == t->columns - 1;
-        const char *text = t->cells[i] + (i < t->columns && right);
-        int pad = widths[c] - width_of(text);
-        printf("%*s%s%*s%s", right ? pad : 0, "", text, right || last ? 0 : pad, "", last ? "\n" : "  ");
-    }
+    for (int i = 0; i < t->count; i += t->columns) print_row(t, i, widths);
     for (int i = 0; i < t->count; i++) free(t->cells[i]);
     free(t->cells);
     *t = (cli_table_t){0};

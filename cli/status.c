@@ -42,7 +42,8 @@ static const option_set_t STATUS = {
     "newest\n"
     "has failed; an adapter is held; a worker was lost within 10 minutes, or has served no active version "
     "for\n"
-    "more than a minute.  -o json: reasons.\n" COLUMNS "\n" CLI_WATCH_HELP CLI_DUR,
+    "more than a minute, or has drained for three, since no process that stays has a version of it.\n"
+    "-o json: reasons.\n" COLUMNS "\n" CLI_WATCH_HELP CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     NULL,
@@ -79,7 +80,7 @@ void cli_show_adapters(const common_t *c, json_t *answer)
     }
     cli_table_t t;
     table_init(&t, "ADAPTER", ">ACTIVE", ">DECISION", "DIGEST", "NEWEST", ">CURRENT", ">LAG", "WRITER",
-               "HELD");
+               "+HELD");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *a = json_array_get(list, i), *held = json_object_get(a, "held"),
                      *live = json_object_get(a, "active"), *newest = json_object_get(a, "newest");
@@ -144,6 +145,7 @@ static void render(const common_t *c, json_t *answer)
 static const struct {
     const char *reason, *section, *command;
 } CURES[] = {{"broker.read_only", "operations.md, A full disk", NULL},
+             {"store.unanswered", "operations.md, etcd does not answer", NULL},
              {"broker.restored", "operations.md, Older data were put back", NULL},
              {"broker.other_cluster", "operations.md, A worker is not there", NULL},
              {"keys.refused", "operations.md, A worker is not there", NULL},
@@ -152,7 +154,8 @@ static const struct {
              {"adapter.held", NULL, "heddle resume"},
              {"worker.lost", "operations.md, A worker is not there", NULL},
              {"worker.damaged", "operations.md, Digests differ", NULL},
-             {"worker.behind", NULL, "heddle workers"}};
+             {"worker.behind", NULL, "heddle workers"},
+             {"worker.draining", "operations.md, A worker is to leave", NULL}};
 
 /* Of the reason that the message has.  Without one the hint of all stands. */
 static void hint_cure(heddle_error_t *error, const json_t *reason, bool has_others)

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 
 #include "cli/board.h"
+#include "cli/frame.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/option_json.h"
@@ -38,7 +39,9 @@ static const option_set_t SET = {
     "Enter: open it: the workers of an adapter, or all about a worker.  Esc, Backspace: back.\n"
     "< >, Left, Right: sort by another column.  r: in reverse.  /: show only rows with a text in them; "
     "Enter\n"
-    "keeps it, Esc ends it.  ? or h: the keys.  q: quit.\n"
+    "keeps it, Esc ends it.  ? or h: the keys; any key but those that scroll ends that.  q: quit.\n"
+    "A narrow terminal has fewer columns; of a worker that is opened all is there, wrapped.  Labels have a\n"
+    "column where a worker has some; those without room are counted (+2), and / finds these, too.\n"
     "While the broker is lost the last answer stays, under a line that says so.  Without a terminal:\n"
     "`heddle workers --watch`.\n" CLI_DUR,
     OPTIONS,
@@ -123,7 +126,7 @@ static void put_line(int y, const char *text, attr_t attributes)
     if (y >= LINES) return;
     attrset(attributes);
     move(y, 0);
-    addnstr(text, COLS);
+    addnstr(text, (int)frame_cut(text, strlen(text), COLS));
     for (int x = getcurx(stdscr); getcury(stdscr) == y && x < COLS; x++) addch(' ');
     attrset(A_NORMAL);
 }
@@ -163,20 +166,18 @@ static void draw_foot(const board_t *b)
     put_line(LINES - 1, text, A_REVERSE);
 }
 
-/* A row in columns; `cells` of the headings or of a row.  UTF-8 counts as many characters as it has. */
-static void row_text(const board_t *b, const char *const *cells, char *to, size_t size)
+/* A row in columns; `cells` of the headings or of a row. */
+static void row_text(const board_t *b, const int *widths, const char *const *cells, buf_t *to)
 {
     const board_column_t *columns = board_columns(b->view);
-    size_t n = 0;
-    to[0] = 0;
-    for (int c = 0; c < BOARD_COLUMNS && columns[c].name && n + BOARD_CELL + 8 < size; c++) {
-        int width = 0, bytes = 0;
-        for (const char *at = cells[c]; *at && width < columns[c].width; bytes++, at++) {
-            width += ((unsigned char)at[1] & 0xc0) != 0x80;
-        }
-        int pad = columns[c].width - width;
-        n += (size_t)snprintf(to + n, size - n, "%*s%.*s%*s  ", columns[c].is_number ? pad : 0, "", bytes,
-                              cells[c], columns[c].is_number ? 0 : pad, "");
+    buf_clear(to);
+    for (int c = 0; c < BOARD_COLUMNS && columns[c].name; c++) {
+        if (!widths[c]) continue;
+        size_t bytes = frame_cut(cells[c], strlen(cells[c]), widths[c]);
+        int pad = widths[c];
+        for (size_t i = 0; i < bytes; i++) pad -= ((unsigned char)cells[c][i] & 0xc0) != 0x80;
+        buf_printf(to, "%*s%.*s%*s  ", columns[c].is_number ? pad : 0, "", (int)bytes, cells[c],
+                   columns[c].is_number ? 0 : pad, "");
     }
 }
 
@@ -184,9 +185,12 @@ static void draw_rows(top_t *t)
 {
     const board_t *b = &t->board;
     const board_column_t *columns = board_columns(b->view);
-    char names[BOARD_COLUMNS][BOARD_CELL], text[BOARD_COLUMNS * (BOARD_CELL + 4)];
+    char names[BOARD_COLUMNS][BOARD_CELL];
     const char *cells[BOARD_COLUMNS];
+    int widths[BOARD_COLUMNS];
+    buf_t text = {0};
     size_t page = page_of();
+    board_widths(b, COLS, widths);
     for (int c = 0; c < BOARD_COLUMNS && columns[c].name; c++) {
         bool is_sorted = c == b->sort[b->view];
         snprintf(names[c], sizeof names[c], "%s%s", columns[c].name,
@@ -195,52 +199,59 @@ static void draw_rows(top_t *t)
                                            : "+");
         cells[c] = names[c];
     }
-    row_text(b, cells, text, sizeof text);
-    put_line(2, text, A_UNDERLINE);
+    row_text(b, widths, cells, &text);
+    put_line(2, buf_text(&text), A_UNDERLINE);
     if (b->at < t->first) t->first = b->at;
     if (b->at >= t->first + page) t->first = b->at - page + 1;
     for (size_t i = 0; i < page; i++) {
         size_t at = t->first + i;
         for (int c = 0; c < BOARD_COLUMNS && at < b->count; c++) cells[c] = b->rows[at].cells[c];
-        if (at < b->count) row_text(b, cells, text, sizeof text);
-        else snprintf(text, sizeof text, "%s", i == 0 && !b->count ? "(none)" : "");
-        put_line(HEAD_LINES + (int)i, text, at < b->count && at == b->at ? A_REVERSE : A_NORMAL);
+        if (at < b->count) row_text(b, widths, cells, &text);
+        const char *line = at < b->count ? buf_text(&text) : i == 0 && !b->count ? "(none)" : "";
+        put_line(HEAD_LINES + (int)i, line, at < b->count && at == b->at ? A_REVERSE : A_NORMAL);
     }
+    buf_fini(&text);
 }
 
-/* Lines from `skip` on; returns how many there are. */
-static size_t draw_text(const char *text, size_t skip)
+/* Rows from `skip` on; returns how many there are. */
+static size_t draw_text_from(const char *text, size_t skip)
 {
-    size_t lines = 0;
+    frame_rows_t rows = {.columns = COLS};
+    buf_t row = {0};
+    size_t count = 0;
     put_line(2, "", A_NORMAL);
     for (int y = HEAD_LINES; y < LINES - FOOT_LINES; y++) put_line(y, "", A_NORMAL);
-    for (; *text; lines++) {
-        size_t n = strcspn(text, "\n");
-        char line[400];
-        snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text);
-        if (lines >= skip && lines - skip < page_of())
-            put_line(HEAD_LINES + (int)(lines - skip), line, A_NORMAL);
-        text += n + (text[n] == '\n');
+    for (; frame_next(&rows, &text); count++) {
+        if (count < skip || count - skip >= page_of()) continue;
+        buf_clear(&row);
+        buf_printf(&row, "%*s%.*s", rows.row_indent, "", (int)rows.row_bytes, rows.row);
+        put_line(HEAD_LINES + (int)(count - skip), buf_text(&row), A_NORMAL);
     }
-    return lines;
+    buf_fini(&row);
+    return count;
+}
+
+/* The text ends at the last row of the screen. */
+static void draw_text(const char *text, size_t *scroll)
+{
+    size_t rows = draw_text_from(text, *scroll), most = rows > page_of() ? rows - page_of() : 0;
+    if (*scroll <= most) return;
+    *scroll = most;
+    draw_text_from(text, *scroll);
 }
 
 static void draw_worker(board_t *b)
 {
     buf_t out = {0};
     board_worker(b, &out);
-    size_t lines = draw_text(buf_text(&out), b->scroll), most = lines > page_of() ? lines - page_of() : 0;
-    if (b->scroll > most) {
-        b->scroll = most;
-        draw_text(buf_text(&out), b->scroll);
-    }
+    draw_text(buf_text(&out), &b->scroll);
     buf_fini(&out);
 }
 
 static void draw(top_t *t)
 {
     draw_head(t);
-    if (t->board.has_help) draw_text(SET.epilog, 0);
+    if (t->board.has_help) draw_text(SET.epilog, &t->board.help_scroll);
     else if (t->board.worker[0]) draw_worker(&t->board);
     else draw_rows(t);
     draw_foot(&t->board);

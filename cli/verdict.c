@@ -44,7 +44,8 @@ static void add(judged_t *c, verdict_t level, const char *name, const char *adap
  * bad. */
 static bool is_critical(const char *reason)
 {
-    static const char *const CRITICAL[] = {"version.lost", "broker.read_only", "worker.damaged"};
+    static const char *const CRITICAL[] = {"version.lost", "broker.read_only", "store.unanswered",
+                                           "worker.damaged"};
     for (size_t i = 0; i < sizeof CRITICAL / sizeof *CRITICAL; i++)
         if (!strcmp(reason, CRITICAL[i])) return true;
     return false;

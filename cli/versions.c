@@ -287,18 +287,6 @@ static const char *awaited(const json_t *v)
     return "waits for a worker";
 }
 
-/* The others that wait for this worker's bytes. */
-static int64_t waiting_for(const json_t *v, const char *worker)
-{
-    int64_t count = 0;
-    const json_t *list = json_object_get(v, "workers");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *first = cli_string(json_array_get(list, i), "waits_for");
-        count += first && !strcmp(first, worker);
-    }
-    return count;
-}
-
 /* "took  so far 2.1 s; waits for w2: fetch 6.0 MB of 17.6 MB, 4.0 MB/s; 9 others wait for it" */
 static void print_so_far(const json_t *v)
 {
@@ -318,7 +306,13 @@ static void print_so_far(const json_t *v)
     if (phase && !strcmp(phase, "fetch"))
         printf(" %s of %s", cli_bytes(copy, "bytes_done", s[0]), cli_bytes(v, "data_bytes", s[1]));
     if (message || note) printf(", %s", message ? message : note);
-    int64_t others = waiting_for(v, worker);
+    /* The others that wait for this worker's bytes. */
+    int64_t others = 0;
+    const json_t *list = json_object_get(v, "workers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *first = cli_string(json_array_get(list, i), "waits_for");
+        others += first && !strcmp(first, worker);
+    }
     if (others == 1) printf("; another one waits for it");
     else if (others) printf("; %lld others wait for it", (long long)others);
     puts("");
@@ -403,7 +397,7 @@ static void render_one(const json_t *v)
     if (!stops) return;
     if (way_text(list, former, cli_integer(v, "former_count"), text, sizeof text)) print_line("way", text);
     cli_table_t t;
-    table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", ">HOP", "SOURCES", "MS", "WHY");
+    table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", ">HOP", "SOURCES", "MS", "+WHY");
     for (size_t i = 0; i < stop_count; i++) {
         const json_t *w = stops[i].row;
         char from[768], ms[320], bytes[96], hop[16] = "-";
@@ -468,7 +462,7 @@ static void render(const common_t *c, json_t *answer)
         return;
     }
     table_init(&t, ">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">TOOK", ">BYTES", ">TENSORS",
-               ">HOLDERS", "WHY");
+               ">HOLDERS", "+WHY");
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state");

@@ -32,10 +32,21 @@ typedef struct {
 
 static const common_t *common_of(const watch_t *w) { return w->args; }
 
+/* Of the terminal; where it does not say, as the first ones were. */
+static struct winsize size_of_terminal(void)
+{
+    struct winsize size = {0};
+    ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+    if (!size.ws_row) size.ws_row = 24;
+    if (!size.ws_col) size.ws_col = 80;
+    return size;
+}
+
 /* What the renderer prints, which it does on stdout.  NULL: no memory; the caller frees it. */
 static char *rendered(const watch_t *w, json_t *answer)
 {
     fflush(stdout);
+    table_fit(size_of_terminal().ws_col);
     int file = memfd_create("frame", MFD_CLOEXEC), terminal = dup(STDOUT_FILENO);
     char *text = NULL;
     if (file >= 0 && terminal >= 0 && dup2(file, STDOUT_FILENO) >= 0) {
@@ -48,17 +59,16 @@ static char *rendered(const watch_t *w, json_t *answer)
     }
     if (file >= 0) close(file);
     if (terminal >= 0) close(terminal);
+    table_fit(0);
     return text;
 }
 
 static void draw(const watch_t *w, const char *head)
 {
-    struct winsize size = {0};
+    struct winsize size = size_of_terminal();
     buf_t out = {0};
     if (!w->has_asked) buf_add_text(&out, "\033[2J"); /* what the shell printed */
-    ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
-    frame_draw(head, w->drawn ? w->drawn : "", size.ws_row ? size.ws_row : 24, size.ws_col ? size.ws_col : 80,
-               &out);
+    frame_draw(head, w->drawn ? w->drawn : "", size.ws_row, size.ws_col, &out);
     fwrite(buf_text(&out), 1, out.bytes, stdout);
     fflush(stdout);
     buf_fini(&out);
@@ -86,19 +96,6 @@ static void show(watch_t *w, json_t *answer)
     fflush(stdout);
 }
 
-/* Once for each time that the broker is lost; on a terminal again, since its size may be another by now. */
-static void show_away(watch_t *w)
-{
-    bool is_new = !w->away_at[0];
-    if (is_new) clock_text(clock_wall(clock_system()), w->away_at);
-    if (w->is_terminal && common_of(w)->output == OUTPUT_TABLE) {
-        char head[400];
-        snprintf(head, sizeof head, "%s  the broker at %.200s does not answer; waiting for it", w->away_at,
-                 common_of(w)->broker);
-        draw(w, head);
-    } else if (is_new) cli_fail(common_of(w), w->kind, heddle_last_error());
-}
-
 /* -1: it goes on. */
 static int turn(watch_t *w, heddle_admin_t *admin, call_t *call)
 {
@@ -106,7 +103,16 @@ static int turn(watch_t *w, heddle_admin_t *admin, call_t *call)
     int rc = call(admin, w->args, &json);
     if (rc == HEDDLE_ERR_INTERRUPTED && cli_signal_exit()) return cli_signal_exit();
     if (rc == HEDDLE_ERR_UNAVAILABLE && w->has_asked) {
-        show_away(w);
+        /* Once for each time that the broker is lost; on a terminal again, since its size may be another
+         * by now. */
+        bool is_new = !w->away_at[0];
+        if (is_new) clock_text(clock_wall(clock_system()), w->away_at);
+        if (w->is_terminal && common_of(w)->output == OUTPUT_TABLE) {
+            char head[400];
+            snprintf(head, sizeof head, "%s  the broker at %.200s does not answer; waiting for it",
+                     w->away_at, common_of(w)->broker);
+            draw(w, head);
+        } else if (is_new) cli_fail(common_of(w), w->kind, heddle_last_error());
         return -1;
     }
     if (rc) return cli_fail(common_of(w), w->kind, heddle_last_error());

@@ -182,17 +182,6 @@ const json_t *way_row(const json_t *rows, const json_t *former, const char *work
     return first ? first : row_of(rows, worker);
 }
 
-/* The row of the worker that most of its bytes came from.  NULL: there is none, or it is the publisher. */
-static const json_t *source_row(const json_t *rows, const json_t *former, const json_t *row)
-{
-    const json_t *sources = json_object_get(row, "sources"), *most = NULL;
-    for (size_t i = 0; i < json_array_size(sources); i++) {
-        const json_t *s = json_array_get(sources, i);
-        if (!most || cli_integer(s, "bytes") > cli_integer(most, "bytes")) most = s;
-    }
-    return !most || is_publisher(most) ? NULL : way_row(rows, former, cli_string(most, "name"));
-}
-
 static double fetch_ms(const json_t *row)
 {
     const json_t *timing = json_object_get(row, "timing");
@@ -203,7 +192,14 @@ const char *way_through(const json_t *rows, const json_t *former, const char *wo
 {
     const json_t *row = way_row(rows, former, worker), *source = row;
     for (size_t steps = json_array_size(rows) + json_array_size(former); row && steps > 0; steps--) {
-        source = source_row(rows, former, row);
+        /* The row of the worker that most of its bytes came from.  NULL: there is none, or it is the
+         * publisher. */
+        const json_t *sources = json_object_get(row, "sources"), *most = NULL;
+        for (size_t i = 0; i < json_array_size(sources); i++) {
+            const json_t *s = json_array_get(sources, i);
+            if (!most || cli_integer(s, "bytes") > cli_integer(most, "bytes")) most = s;
+        }
+        source = !most || is_publisher(most) ? NULL : way_row(rows, former, cli_string(most, "name"));
         if (!source || fetch_ms(source) < AS_LONG * fetch_ms(row)) break;
         row = source;
     }

@@ -37,17 +37,21 @@ static const option_set_t SET = {
     "known.\n"
     "fetching: the version on its way, and the part of its bytes that has come; no source: that version is "
     "lost.\n"
-    "heartbeat: how long ago the broker heard the last one.\n"
+    "heartbeat: how long ago the broker received the last one.\n"
     "fetched: the bytes of tensors that came to the worker since it started, of all adapters.\n"
     "own, held: the shared memory of its versions: what it owns, and what it uses of other processes of its "
     "host;\n"
     "not of one that is lost or has left.\n"
+    "labels: where a worker has some; those without room are counted (+2), and `heddle workers NAME` has "
+    "all.\n"
     "why: what is wrong; of a version on its way how fast it comes and the --max-rate that limits it, for "
     "how long\n"
     "no bytes came, which version comes after it, for how long no message of the worker came, or for how "
     "long its\n"
     "application has not switched to the active version.\n"
-    "Below the table: which workers copy what another process of their host has, and why.\n"
+    "Below the table: of one worker its labels; which workers copy what another process of their host has, "
+    "and "
+    "why.\n"
     "-o json: lag: how many versions were chosen after the one that it serves; 0 when that is the active "
     "one, 1\n"
     "when it serves nothing.",
@@ -71,10 +75,17 @@ static bool has_ended(const json_t *w)
     return session && (!strcmp(session, "lost") || !strcmp(session, "left"));
 }
 
-/* A row for each adapter of the worker; what belongs to the worker is in the first one only. */
-static void add_worker(cli_table_t *t, const json_t *w)
+static bool is_labelled(const json_t *list)
 {
-    char state[64], current[64], beat[64] = "-", bytes[64], own[64], held[64];
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_object_size(json_object_get(json_array_get(list, i), "labels"))) return true;
+    return false;
+}
+
+/* A row for each adapter of the worker; what belongs to the worker is in the first one only. */
+static void add_worker(cli_table_t *t, const json_t *w, bool with_labels)
+{
+    char state[64], current[64], beat[64] = "-", bytes[64], own[64], held[64], labels[64];
     const json_t *adapters = json_object_get(w, "adapters");
     if (json_is_number(json_object_get(w, "heartbeat_age_ms"))) cli_ms(w, "heartbeat_age_ms", beat);
     cli_bytes(json_object_get(w, "counters"), "bytes_in", bytes);
@@ -92,12 +103,18 @@ static void add_worker(cli_table_t *t, const json_t *w)
                      all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0,
                      is_lost && !cli_string(f, "source") ? ", no source" : "");
         }
-        table_row(t, i ? "" : cli_string(w, "name"), i ? "" : cli_text(w, "state", state),
-                  i ? "" : cli_text(w, "current", current), cli_text(a, "name", s[0]),
-                  cli_text(a, "version", s[1]), cli_text(a, "state", s[3]), cli_age(a, "since_at", s[5]),
-                  cli_short_digest(a, "digest", s[2]), fetching, i ? "" : beat, i ? "" : bytes,
-                  i ? "" : cli_bytes(memory, "own_bytes", own),
-                  i ? "" : cli_bytes(memory, "held_bytes", held), cli_why(a, why, sizeof why));
+        const char *own_text = i ? "" : cli_bytes(memory, "own_bytes", own);
+        const char *held_text = i ? "" : cli_bytes(memory, "held_bytes", held);
+        const char *cells[] = {i ? "" : cli_string(w, "name"), i ? "" : cli_text(w, "state", state),
+                               i ? "" : cli_text(w, "current", current), cli_text(a, "name", s[0]),
+                               cli_text(a, "version", s[1]), cli_text(a, "state", s[3]),
+                               cli_age(a, "since_at", s[5]), cli_short_digest(a, "digest", s[2]), fetching,
+                               i ? "" : beat, i ? "" : bytes, own_text, held_text,
+                               /* the last two */
+                               i ? "" : cli_labels(w, labels), cli_why(a, why, sizeof why)};
+        int count = (int)(sizeof cells / sizeof *cells);
+        if (!with_labels) cells[count - 2] = cells[count - 1];
+        table_add(t, cells, with_labels ? count : count - 1);
     }
 }
 
@@ -157,6 +174,24 @@ static void print_ended(const json_t *list)
            text);
 }
 
+/* "w1: labels node=gpu-7 pod=p2", of one worker: all, where the table may have cut them. */
+static void print_labels(const json_t *list)
+{
+    const char *key;
+    json_t *value;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *w = json_array_get(list, i), *labels = json_object_get(w, "labels");
+        printf("\n%s: %s", cli_string(w, "name"), json_object_size(labels) ? "labels" : "no labels");
+        json_object_foreach((json_t *)labels, key, value)
+        {
+            char name[HEDDLE_NAME_MAX + 1];
+            error_text(name, sizeof name, key);
+            printf(" %s=%s", name, json_string_value(value));
+        }
+        puts("");
+    }
+}
+
 static void render(const common_t *c, json_t *answer)
 {
     const json_t *list = json_object_get(answer, "workers");
@@ -174,15 +209,21 @@ static void render(const common_t *c, json_t *answer)
         return;
     }
     cli_table_t t;
-    table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "SINCE", "DIGEST",
-               "FETCHING", ">HEARTBEAT", ">FETCHED", ">OWN", ">HELD", "WHY");
+    bool with_labels = is_labelled(list);
+    if (with_labels)
+        table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "SINCE", "DIGEST",
+                   "FETCHING", ">HEARTBEAT", ">FETCHED", ">OWN", ">HELD", "LABELS", "+WHY");
+    else
+        table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "SINCE", "DIGEST",
+                   "FETCHING", ">HEARTBEAT", ">FETCHED", ">OWN", ">HELD", "+WHY");
     /* Twice over the list: those that have ended come last, since the others are what the user looks for. */
     for (size_t i = 0; i < (is_shown ? 2 : 1) * count; i++) {
         const json_t *w = json_array_get(list, i % count);
-        if (has_ended(w) == (i >= count)) add_worker(&t, w);
+        if (has_ended(w) == (i >= count)) add_worker(&t, w, with_labels);
     }
     table_print(&t);
     if (!is_shown) print_ended(list);
+    if (((const args_t *)c)->name) print_labels(list);
     for (size_t i = 0; i < sizeof CAUSES / sizeof *CAUSES; i++) print_causes(list, &CAUSES[i]);
 }
 

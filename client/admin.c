@@ -110,7 +110,9 @@ int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_adm
     if (!rc && !(keep_text(opts.broker, &a->broker) && keep_text(opts.broker_key, &a->broker_key) &&
                  keep_text(opts.key, &a->key)))
         rc = error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
-    credentials_t keys = {.broker_key = opts.broker_key, .key = opts.key};
+    credentials_t keys = {.broker_key = opts.broker_key,
+                          .key = opts.key,
+                          .makes_no_file = opts.makes_no_file != 0};
     uint32_t timeout_ms = opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS;
     if (!rc) rc = query_open(opts.broker, &keys, timeout_ms, &a->query, error_last());
     contexts_fini(&contexts);
@@ -182,14 +184,24 @@ int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, c
 }
 
 /* A key may be named by its name or by itself; a text that could be both counts as the key. */
-int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json)
+static int ask_to_revoke(heddle_admin_t *a, const char *op, const char *key, char **ret_json)
 {
     char public_key[KEY_TEXT];
     if (!key) return misused("the key is missing");
     if (name_is_valid(key) && !key_is_valid(key))
-        return ask(a, &(msg_query_t){.op = "key_revoke", .name = key}, ret_json);
+        return ask(a, &(msg_query_t){.op = op, .name = key}, ret_json);
     int rc = key_take(key, public_key, error_last());
-    return rc ? rc : ask(a, &(msg_query_t){.op = "key_revoke", .key = public_key}, ret_json);
+    return rc ? rc : ask(a, &(msg_query_t){.op = op, .key = public_key}, ret_json);
+}
+
+int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json)
+{
+    return ask_to_revoke(a, "key_revoke", key, ret_json);
+}
+
+int heddle_admin_key_revoke_entered(heddle_admin_t *a, const char *invitation, char **ret_json)
+{
+    return ask_to_revoke(a, "key_revoke_entered", invitation, ret_json);
 }
 
 /* ---- invitations ---- */
@@ -301,6 +313,10 @@ int heddle_admin_invite(heddle_admin_t *a, const heddle_invite_opts_t *given, ch
 int heddle_admin_status(heddle_admin_t *a, char **ret_json)
 {
     return ask(a, &(msg_query_t){.op = "status"}, ret_json);
+}
+int heddle_admin_brokers(heddle_admin_t *a, char **ret_json)
+{
+    return ask(a, &(msg_query_t){.op = "brokers"}, ret_json);
 }
 int heddle_admin_adapters(heddle_admin_t *a, char **ret_json)
 {
@@ -471,13 +487,21 @@ int heddle_admin_forget(heddle_admin_t *a, const char *adapter, int dry_run, cha
     return ask(a, &m, ret_json);
 }
 
-int heddle_admin_drain(heddle_admin_t *a, const char *worker, char **ret_json)
+static int ask_of_drain(heddle_admin_t *a, const char *op, const char *worker, char **ret_json)
 {
     if (!worker) return misused("the name of a worker is missing");
     int rc = name_check("worker", worker, error_last());
-    if (rc) return rc;
-    msg_query_t m = {.op = "drain", .name = worker};
-    return ask(a, &m, ret_json);
+    return rc ? rc : ask(a, &(msg_query_t){.op = op, .name = worker}, ret_json);
+}
+
+int heddle_admin_drain(heddle_admin_t *a, const char *worker, char **ret_json)
+{
+    return ask_of_drain(a, "drain", worker, ret_json);
+}
+
+int heddle_admin_drain_cancel(heddle_admin_t *a, const char *worker, char **ret_json)
+{
+    return ask_of_drain(a, "drain_cancel", worker, ret_json);
 }
 
 /* The expected digest is parsed here: a text that is none would compare as "differs" everywhere. */

@@ -8,6 +8,9 @@
 #include "client/query.h"
 #include <heddle/admin.h>
 
+/* Of the HI that this process says to sources.  No epoch of a broker comes that far, so it is no member's. */
+#define ADMIN_TOKEN_BIT (1ull << 63)
+
 struct heddle_admin {
     query_t *query;
     char *broker, *broker_key, *key; /* as they were given; NULL: not */

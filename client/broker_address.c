@@ -4,6 +4,7 @@
 #include "client/credentials.h"
 #include "core/bytes.h"
 #include "core/errors.h"
+#include "core/limits.h"
 #include "core/thread.h"
 #include "wire/wire.h"
 
@@ -18,6 +19,17 @@ const char *broker_address(const char *given)
 {
     const char *set = given && given[0] ? given : getenv(BROKER_ADDRESS_ENV);
     return set && set[0] ? set : BROKER_ADDRESS_DEFAULT;
+}
+
+void broker_address_told(wire_t *w, const msg_t *m)
+{
+    bool is_hello = m->type == MSG_HELLO_OK;
+    const msg_broker_t *rows = is_hello ? m->hello_ok.brokers : m->heartbeat_ok.brokers;
+    uint32_t count = is_hello ? m->hello_ok.broker_count : m->heartbeat_ok.broker_count;
+    wire_broker_t told[LIMIT_BROKERS];
+    for (uint32_t i = 0; i < count && i < LIMIT_BROKERS; i++)
+        told[i] = (wire_broker_t){rows[i].endpoint, rows[i].key};
+    wire_told(w, told, count < LIMIT_BROKERS ? count : LIMIT_BROKERS);
 }
 
 /* A look-up cannot be cancelled.  One that takes too long is left to its thread, which frees it then. */

@@ -92,7 +92,8 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
     const char *path = given_or_env(c->key, "HEDDLE_KEY");
     if (!rc && path) rc = key_read(path, &keys.own, error);
     else if (!rc && is_secure && keys.ring.dir[0])
-        rc = keyring_pair(&keys.ring, "client.key", &keys.own, error);
+        rc = c->makes_no_file ? keyring_pair_unkept(&keys.ring, "client.key", &keys.own, error)
+                              : keyring_pair(&keys.ring, "client.key", &keys.own, error);
     if (!rc && !keys.own.secret_key[0] && (path || is_secure)) {
         rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
                         path ? "%.300s: has no secret line" : "there is no key to connect with",

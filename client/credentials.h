@@ -17,6 +17,7 @@
 typedef struct {
     const char *broker_key, *key, *roles;
     const join_string_t *join; /* names the broker's key; NULL: not invited */
+    bool makes_no_file;        /* an own key that is missing is made in memory, and not kept */
 } credentials_t;
 
 /* "worker:a --role worker:b", of a list that NULL ends; "" where that is too long to be read. */

@@ -24,14 +24,6 @@ static unsigned ask(entering_t *e, uint64_t now_us, msg_t *ret_msg)
     return EN_SEND;
 }
 
-static unsigned take_error(entering_t *e, const msg_error_t *m, uint64_t now_us, heddle_error_t *ret_why)
-{
-    msg_to_error(m, ret_why);
-    e->state = m->retriable ? ENTERING_WAITING : ENTERING_OVER;
-    e->due_us = now_us + (m->retry_ms ? m->retry_ms * 1000 : ENTERING_RETRY_US);
-    return EN_REFUSED | (m->retriable ? EN_AGAIN : 0u);
-}
-
 unsigned entering_step(entering_t *e, session_event_kind_t kind, const msg_t *msg, uint64_t now_us,
                        msg_t *ret_msg, heddle_error_t *ret_why)
 {
@@ -40,7 +32,8 @@ unsigned entering_step(entering_t *e, session_event_kind_t kind, const msg_t *ms
     unsigned said = session_step(&e->session, &(session_event_t){kind, msg}, now_us);
     if (said & SO_REFUSED) {
         msg_to_error(&msg->error, ret_why);
-        return EN_REFUSED | EN_AGAIN; /* the session repeats HELLO where that may help */
+        /* The session repeats HELLO where that may help. */
+        return EN_REFUSED | EN_AGAIN | (said & SO_REDIAL ? EN_REDIAL : 0u);
     }
     if (said & SO_HELLO) {
         session_hello(&e->session, ret_msg);
@@ -56,8 +49,12 @@ unsigned entering_step(entering_t *e, session_event_kind_t kind, const msg_t *ms
     /* An ERROR without a number is about a frame that the broker could not read: of a broker that is older
      * than the question. */
     if (kind == SE_FRAME && is_asked && msg->type == MSG_ERROR &&
-        (!msg->error.req || msg->error.req == e->req))
-        return take_error(e, &msg->error, now_us, ret_why);
+        (!msg->error.req || msg->error.req == e->req)) {
+        msg_to_error(&msg->error, ret_why);
+        e->state = msg->error.retriable ? ENTERING_WAITING : ENTERING_OVER;
+        e->due_us = now_us + (msg->error.retry_ms ? msg->error.retry_ms * 1000 : ENTERING_RETRY_US);
+        return EN_REFUSED | (msg->error.retriable ? EN_AGAIN : 0u);
+    }
     if (kind != SE_TICK || e->state == ENTERING_GREETING || now_us < e->due_us) return 0;
     if (e->state == ENTERING_WAITING) return ask(e, now_us, ret_msg);
     e->state = ENTERING_GREETING;

@@ -31,8 +31,8 @@ typedef struct {
 } entering_t;
 
 typedef enum {
-    EN_SEND = 1 << 0, /* *ret_msg; what cannot be sent is repeated */
-    EN_REDIAL = 1 << 1,
+    EN_SEND = 1 << 0,   /* *ret_msg; what cannot be sent is repeated */
+    EN_REDIAL = 1 << 1, /* to session.leader, as SO_REDIAL */
     EN_ENTERED = 1 << 2,
     EN_REFUSED = 1 << 3, /* *ret_why */
     EN_AGAIN = 1 << 4

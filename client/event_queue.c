@@ -89,20 +89,20 @@ static worth_t worth_of(int type)
     case HEDDLE_EVENT_REFUSED:
     case HEDDLE_EVENT_FENCED:
     case HEDDLE_EVENT_DRAINING:
+    case HEDDLE_EVENT_STAYING:
     case HEDDLE_EVENT_LEFT: return NEEDED;
     default: return OPTIONAL;
     }
 }
-
-/* After these events no other event of the version needs an answer. */
-static bool ends_versions(int type) { return type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_RETIRED; }
 
 /* What an event makes unnecessary becomes OPTIONAL and is not removed: the application may still read it, in
  * order.  An ACTIVE replaces the earlier ones of its adapter, the end of a version what was ordered for it,
  * any other needed event those of its type and version. */
 static void mark_replaced(event_queue_t *q, const queued_t *later)
 {
-    bool ends = ends_versions(later->type), is_active = later->type == HEDDLE_EVENT_ACTIVE;
+    /* After these events no other event of the version needs an answer. */
+    bool ends = later->type == HEDDLE_EVENT_FAILED || later->type == HEDDLE_EVENT_RETIRED,
+         is_active = later->type == HEDDLE_EVENT_ACTIVE;
     if (later->worth != NEEDED && !ends) return;
     for (uint32_t i = 0; i < q->count; i++) {
         queued_t *e = at(q, i);
@@ -206,8 +206,8 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     } else if (worth == NEEDED) q->lost_count++;
     else q->dropped_count++;
     bool is_lost = q->lost_count > lost_before;
-    bool is_told = is_lost || ((gone || !copy) && q->has_reader && !q->is_quiet);
-    uint64_t times = is_told ? repeat_note(&q->drops, is_lost, clock_now(clock_system())) : 0;
+    bool is_logged = is_lost || ((gone || !copy) && q->has_reader && !q->is_quiet);
+    uint64_t times = is_logged ? repeat_note(&q->drops, is_lost, clock_now(clock_system())) : 0;
     pthread_mutex_unlock(&q->lock);
     if (times) {
         const heddle_event_t *e = gone ? gone : event;

@@ -69,7 +69,7 @@ unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now
                      repeat_text(times, scratch));
         /* A frame that was lost for lack of memory may have been a COMMIT. The connection is made anew,
          * because WELCOME repeats all that counts. */
-        if (rc == HEDDLE_ERR_NO_MEMORY) m->io->redial(m->io->self);
+        if (rc == HEDDLE_ERR_NO_MEMORY) m->io->redial(m->io->self, "", "");
         return 0;
     }
     unsigned out = session_step(s, &(session_event_t){event->kind, ret_msg}, now_us);
@@ -90,13 +90,14 @@ unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now
         (void)member_send(m, &hello);
     }
     if (out & SO_LEAVE) (void)member_send(m, &(msg_t){.type = MSG_LEAVE, .leave = {s->token, s->req}});
-    if (out & SO_REDIAL) m->io->redial(m->io->self);
-    return out & ~(unsigned)(SO_HELLO | SO_LEAVE | SO_REDIAL);
+    if (out & SO_REDIAL) m->io->redial(m->io->self, s->leader, s->leader_key);
+    if (out & SO_TOLD && m->io->told) m->io->told(m->io->self, ret_msg);
+    return out & ~(unsigned)(SO_HELLO | SO_LEAVE | SO_REDIAL | SO_TOLD);
 }
 
 /* A broker that is started with other data has another table of keys.  Its cluster is in HELLO_OK, which does
  * not come then, and more keys alone would not bring the versions back. */
-void member_line_refused(client_member_t *m, const heddle_error_t *why)
+void member_connection_refused(client_member_t *m, const heddle_error_t *why)
 {
     m->refusal = *why;
     size_t used = strlen(why->message);

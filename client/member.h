@@ -28,13 +28,13 @@ void member_init(client_member_t *m, const session_opts_t *opts, const node_io_t
 void member_fini(client_member_t *m);
 
 /* Decodes the frame, steps the session and does what every member has to do.  Returns what is left for the
- * node, as bits of session_out_t: all but SO_HELLO, SO_LEAVE and SO_REDIAL.  With SO_REFUSED and SO_ELSEWHERE
- * `refusal` is set, with SO_JOINED it is cleared.  The caller ends *ret_msg with msg_fini; its type is 0
- * without a frame.  A frame that cannot be decoded is dropped and logged, and the session is not stepped;
- * where memory was lacking the connection is made anew, because WELCOME repeats all. */
+ * node, as bits of session_out_t: all but SO_HELLO, SO_LEAVE, SO_REDIAL and SO_TOLD.  With SO_REFUSED and
+ * SO_ELSEWHERE `refusal` is set, with SO_JOINED it is cleared.  The caller ends *ret_msg with msg_fini; its
+ * type is 0 without a frame.  A frame that cannot be decoded is dropped and logged, and the session is not
+ * stepped; where memory was lacking the connection is made anew, because WELCOME repeats all. */
 unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now_us, msg_t *ret_msg);
 /* The handshake was rejected, mostly for a key, and no message came through: sets `refusal`. */
-void member_line_refused(client_member_t *m, const heddle_error_t *why);
+void member_connection_refused(client_member_t *m, const heddle_error_t *why);
 /* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send; PROTOCOL or LIMIT: it can never be sent,
  * which is in a worker's log. */
 int member_send(client_member_t *m, const msg_t *msg);

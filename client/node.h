@@ -14,7 +14,9 @@
 typedef struct node_io {
     void *self;
     int (*send)(void *self, bytes_t frame); /* to the broker: OK | SLOW | GONE */
-    void (*redial)(void *self);
+    /* "": to the next endpoint; as wire_redial_to */
+    void (*redial)(void *self, const char *to, const char *key);
+    void (*told)(void *self, const msg_t *m); /* of SO_TOLD; as broker_address_told.  NULL: ignored */
     void (*event)(void *self, const heddle_event_t *event); /* to the application */
     const transfer_ops_t *tr;
     transfer_t *t;

@@ -23,6 +23,12 @@ enum {
     LATE_MS = FREE_MS + ANSWER_MS /* after a deadline there is nothing to wait for */
 };
 
+typedef enum {
+    QUESTION_UNASKED,
+    QUESTION_ASKED, /* on this connection */
+    QUESTION_ANSWERED
+} question_state_t;
+
 struct query {
     loop_t *loop;
     wire_t *wire;
@@ -34,24 +40,24 @@ struct query {
     buf_t frame;
     heddle_error_t refusal; /* of the last HELLO or handshake; code 0: none */
     bool is_shut;           /* it was the handshake */
-    uint64_t heard_us;      /* when the last frame came */
+    uint64_t received_us;   /* when the last frame came */
     /* the question */
     msg_query_t page; /* as asked: with the request's number and the cursor */
     uint64_t req;
     char cursor[HEDDLE_NAME_MAX + 1];
     uint64_t started_us, asked_us; /* asked_us: first time; 0: not yet */
     uint64_t asked_ms;             /* what was left of the deadline then */
-    bool is_asked;                 /* on this connection */
-    bool is_repeated;              /* on an earlier one too: another broker counts its time anew */
+    question_state_t state;
+    bool is_repeated; /* asked on an earlier connection too: another broker counts its time anew */
     /* its answer */
-    bool is_answered, has_more;
+    bool has_more;
     int code;
     json_t *body;
     uint64_t next;
     char next_name[HEDDLE_NAME_MAX + 1];
     heddle_error_t failure;
-    void (*hear)(void *self, const msg_report_t *m);
-    void *hear_self;
+    void (*on_report)(void *self, const msg_report_t *m);
+    void *report_self;
     void (*silent)(void *self, uint32_t silent_ms);
     void *silent_self;
     uint64_t silent_us; /* since when the broker that had the question is away; 0: it is not */
@@ -71,7 +77,7 @@ static int send_msg(query_t *q, const msg_t *msg)
 static void fail(query_t *q, const heddle_error_t *error)
 {
     q->failure = *error;
-    q->is_answered = true;
+    q->state = QUESTION_ANSWERED;
 }
 
 /* The broker's body is checked to be an object before any part of it is used. */
@@ -79,7 +85,7 @@ static void take_report(query_t *q, const msg_report_t *m)
 {
     heddle_error_t error;
     json_t *body = NULL;
-    if (q->hear) q->hear(q->hear_self, m);
+    if (q->on_report) q->on_report(q->report_self, m);
     if (value_decode(m->body, &body, &error)) {
         fail(q, &error);
         return;
@@ -96,24 +102,30 @@ static void take_report(query_t *q, const msg_report_t *m)
     q->has_more = m->more;
     q->next = m->next;
     error_text(q->next_name, sizeof q->next_name, m->next_name);
-    q->is_answered = true;
+    q->state = QUESTION_ANSWERED;
 }
 
 /* ---- the session ---- */
 
-/* Does what the session asks for. A broker that is greeted anew does not have the question any more. */
+static void lose_question(query_t *q)
+{
+    if (q->state == QUESTION_ASKED) q->state = QUESTION_UNASKED;
+}
+
+/* Does what the session asks for. */
 static void act(query_t *q, unsigned out, const msg_t *m)
 {
     if (out & SO_HELLO) {
         msg_t hello;
-        q->is_asked = false; /* a broker that is greeted anew does not know the question */
+        lose_question(q); /* a broker that is greeted anew does not know it */
         session_hello(&q->session, &hello);
         send_msg(q, &hello);
     }
     if (out & SO_JOINED) q->refusal = (heddle_error_t){0}, q->is_shut = false;
     if (out & SO_REFUSED) msg_to_error(&m->error, &q->refusal);
-    if (out & SO_REDIAL) wire_redial(q->wire);
-    if (!(out & SO_DELIVER) || q->is_answered || !q->is_asked) return;
+    if (out & SO_REDIAL) wire_redial_to(q->wire, q->session.leader, q->session.leader_key);
+    if (out & SO_TOLD) broker_address_told(q->wire, m);
+    if (!(out & SO_DELIVER) || q->state != QUESTION_ASKED) return;
     /* An answer to an earlier question may come late, and has another number; 0: the broker could not read
      * so far. */
     if (m->type == MSG_REPORT && m->report.req == q->req) take_report(q, &m->report);
@@ -129,7 +141,7 @@ static void on_connection(void *self, bool up)
 {
     query_t *q = self;
     session_event_t event = {.kind = up ? SE_CONNECTED : SE_DISCONNECTED};
-    if (!up) q->is_asked = false;
+    if (!up) lose_question(q);
     act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
 }
 
@@ -148,9 +160,9 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     msg_t m;
     heddle_error_t error;
     (void)from;
-    q->heard_us = loop_now(q->loop);
+    q->received_us = loop_now(q->loop);
     if (msg_decode(frame, &m, &error)) {
-        if (q->is_asked && !q->is_answered) fail(q, &error);
+        if (q->state == QUESTION_ASKED) fail(q, &error);
         return;
     }
     session_event_t event = {.kind = SE_FRAME, .msg = &m};
@@ -195,6 +207,7 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     if (!rc && !(q->endpoints = strdup(endpoints)))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
     if (!rc) rc = credentials_take(keys, endpoints, &with, &is_secure, error);
+    if (!rc && keys->join) with.own = keys->join->pair; /* the invitation itself asks */
     if (!rc) rc = wire_dial(q->loop, endpoints, &with, &SINK, q, &q->wire, error);
     explicit_bzero(&with, sizeof with); /* the connection has its own copy of the secret key */
     opening_end();
@@ -207,10 +220,10 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     return HEDDLE_OK;
 }
 
-void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), void *self)
+void query_on_report(query_t *q, void (*on_report)(void *self, const msg_report_t *m), void *self)
 {
-    q->hear = hear;
-    q->hear_self = self;
+    q->on_report = on_report;
+    q->report_self = self;
 }
 
 void query_on_silence(query_t *q, void (*silent)(void *self, uint32_t silent_ms), void *self)
@@ -263,7 +276,7 @@ static void ask(query_t *q)
     m.query.wait_ms = left_ms(q->page.wait_ms, since_ms);
     int rc = send_msg(q, &m);
     if (rc == HEDDLE_OK) {
-        q->is_asked = true;
+        q->state = QUESTION_ASKED;
         q->is_repeated = q->is_repeated || q->asked_us;
         if (!q->asked_us) q->asked_us = now_us, q->asked_ms = m.query.deadline_ms;
     } else if (rc != HEDDLE_ERR_SLOW && rc != HEDDLE_ERR_GONE) {
@@ -299,7 +312,7 @@ static int give_up(query_t *q, heddle_error_t *error)
         *error = q->refusal;
         return error->code;
     }
-    if (q->is_asked && (q->page.deadline_ms || q->page.wait_ms)) { /* it may think about it */
+    if (q->state == QUESTION_ASKED && (q->page.deadline_ms || q->page.wait_ms)) { /* it may think about it */
         int rc = error_fail(error, HEDDLE_ERR_DEADLINE,
                             "the broker at %s has the question and did not answer in %llu ms", endpoint,
                             (unsigned long long)waited_ms);
@@ -340,20 +353,21 @@ static int ask_page(query_t *q, heddle_error_t *error)
 {
     json_decref(q->body);
     q->body = NULL;
-    q->is_answered = q->is_asked = false;
+    q->state = QUESTION_UNASKED;
     q->failure = (heddle_error_t){0};
-    while (!q->is_answered) {
+    while (q->state != QUESTION_ANSWERED) {
         uint64_t end_us = give_up_us(q);
         if (query_take_interrupt(q))
             return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
         bool is_refused = q->is_shut || q->session.state == SESSION_REFUSED;
         bool is_turned_away = is_refused && q->refusal.code && !q->refusal.retriable;
         if (loop_now(q->loop) >= end_us || is_turned_away) return give_up(q, error);
-        if (!q->is_asked && is_greeted(q)) ask(q);
+        if (q->state == QUESTION_UNASKED && is_greeted(q)) ask(q);
         end_us = clock_earlier(give_up_us(q), note_silence(q)); /* the first asking changes it */
         uint64_t retry_us = loop_now(q->loop) + RESEND_US;
-        bool is_unsent = !q->is_asked && is_greeted(q);
-        if (!q->is_answered) loop_turn(q->loop, is_unsent && retry_us < end_us ? retry_us : end_us);
+        bool is_unsent = q->state == QUESTION_UNASKED && is_greeted(q);
+        if (q->state != QUESTION_ANSWERED)
+            loop_turn(q->loop, is_unsent && retry_us < end_us ? retry_us : end_us);
     }
     if (q->failure.code) *error = q->failure;
     return q->failure.code;
@@ -392,14 +406,14 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     owner_check(loop_owner(q->loop));
     /* Before the turns: a frame that they read may have come any time since the last question, and says
      * nothing about the connection of now. */
-    uint64_t heard_us = q->heard_us;
+    uint64_t received_us = q->received_us;
     loop_turn(q->loop, 0); /* twice: the first turn notices what happened since, the second handles it */
     loop_turn(q->loop, 0);
     /* A connection whose local address has left the host, or whose broker's host has, stays open for ten
      * seconds and carries nothing.  As no question was sent on it yet, it can be replaced without asking
      * twice: the session greets the broker again, and dials anew where no answer comes. */
     session_event_t event = {.kind = SE_CONNECTED};
-    if (is_greeted(q) && loop_now(q->loop) - heard_us > QUERY_QUIET_US)
+    if (is_greeted(q) && loop_now(q->loop) - received_us > QUERY_QUIET_US)
         act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
     q->page = *question;
     q->started_us = loop_now(q->loop);

@@ -32,9 +32,9 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
  * Else an error without it: that of the broker, UNAVAILABLE, DEADLINE, INTERRUPTED, PROTOCOL,
  * NO_MEMORY. */
 int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error);
-/* From now on `hear` sees each REPORT that answers a question, before its body is read; the message is gone
- * when it returns.  NULL: nothing does. */
-void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), void *self);
+/* From now on `on_report` sees each REPORT that answers a question, before its body is read; the message is
+ * gone when it returns.  NULL: nothing does. */
+void query_on_report(query_t *q, void (*on_report)(void *self, const msg_report_t *m), void *self);
 /* Calls `silent` when the broker that has the question was lost QUERY_SILENT_US ago, once for each time that
  * it is lost.  NULL: not. */
 void query_on_silence(query_t *q, void (*silent)(void *self, uint32_t silent_ms), void *self);

@@ -28,6 +28,7 @@ struct regions {
     uint64_t rest_us;     /* the background waits until then, */
     uint64_t rest_end_us; /* and no longer than this, however busy the member is */
     bool may_rest;        /* the pool has changed since the last rest began */
+    bool is_guarded;
 };
 
 static void change(regions_t *m)
@@ -91,6 +92,7 @@ int regions_new(const node_io_t *io, const regions_opts_t *opts, regions_t **ret
     m->io = io;
     m->due_us = CLOCK_NEVER;
     m->may_rest = true;
+    m->is_guarded = opts->is_guarded;
     pool_opts_t pool = {.most = opts->most,
                         .has_views = opts->has_views,
                         .is_guarded = opts->is_guarded,
@@ -181,6 +183,8 @@ void regions_expect(regions_t *m, size_t bytes)
     pool_expect(m->pool, bytes);
 }
 
+void regions_usual(regions_t *m, uint32_t count) { pool_usual(m->pool, count); }
+
 void regions_give_up(regions_t *m, const void *taker)
 {
     change(m);
@@ -245,19 +249,29 @@ static content_id_t content_of(const region_t *r)
     return id;
 }
 
-/* Without an offer other processes fetch the version over the network. */
+/* Nothing of the version depends on it: other processes fetch over the network what is not offered. */
 void regions_offer(regions_t *m, region_t *r, const regions_content_t *content)
 {
+    heddle_error_t error;
     handle_t *h = handle_of(r);
     if (h->offered.generation || h->is_withdrawn) return;
-    if (r->own && memory_region_seal(r->own, &content->manifest, content->bytes, NULL)) return;
-    if (!m->offer) return;
+    /* It is sealed already, and has that content, where it had no socket or the offer failed before. */
+    bool is_open = r->own && r->own->state != REGION_SEALED;
+    int rc = is_open ? memory_region_seal(r->own, &content->manifest, content->bytes, &error) : HEDDLE_OK;
+    if (!rc && !m->offer) return;
     offer_content_t offer = {.id = content_of(r),
                              .bytes = content->bytes,
                              .hold = r->held,
                              .is_verified = !content->is_to_be_verified,
                              .verified_us = clock_now(m->io->clock)};
-    if (offer_add(m->offer, &offer, NULL) == HEDDLE_OK) h->offered = offer.id;
+    if (!rc) rc = offer_add(m->offer, &offer, &error);
+    if (!rc) {
+        h->offered = offer.id;
+        return;
+    }
+    log_emit(LOG_WARN, "memory.unoffered",
+             "a version is not offered to the processes of this host, which fetch it over the network: %s",
+             error.message);
 }
 
 int regions_file(const region_t *r, regions_file_t *ret_file, heddle_error_t *error)
@@ -311,6 +325,13 @@ pool_t *regions_pool(regions_t *m) { return m->pool; }
 
 /* ---- the end ---- */
 
+/* The background has no other turn: what was not guarded yet is guarded at once. */
+static void guard(const regions_t *m, const region_t *r)
+{
+    if (!m->is_guarded || !r->own || r->own->state != REGION_SEALED) return;
+    while (memory_region_guard(r->own)) {}
+}
+
 /* The pool leaves a region that is in use alone (is_unused): the last reference frees it.  A region with an
  * open receive gets one more reference, so that it is never freed. */
 void regions_close(regions_t **regions)
@@ -322,7 +343,10 @@ void regions_close(regions_t **regions)
     for (handle_t *h = m->handles; h; h = h->next) {
         bool is_idle = m->io->tr->idle(m->io->t, &h->region);
         end_offer(h);
-        if (is_idle && is_used(h)) m->io->tr->unmap(m->io->t, &h->region);
+        if (is_idle && is_used(h)) {
+            m->io->tr->unmap(m->io->t, &h->region);
+            guard(m, &h->region);
+        }
         h->region.end = give_back;
         if (is_idle) continue;
         log_emit(LOG_WARN, "memory.region", "%zu bytes are not given back: a receive into them is open",

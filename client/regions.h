@@ -19,8 +19,10 @@
  *
  * One pool serves all adapters of a worker: versions of equal size share one region made ahead, whichever
  * adapters they are of, and the socket at which regions are offered (memory/offer.h) has one list. The
- * worker's slots bound how many versions there are, so that its pool has no limit of its own; LIMIT_OFFERED
- * bounds what is listed in advance alone.
+ * worker's slots bound how many versions there are, so that its pool has no limit of its own. What other
+ * processes hold of former versions comes on top: each has slots, too, or descriptors that a reader gave it.
+ * Memory and descriptors bound that; a limit would end the fetches of this worker for what others do.
+ * LIMIT_OFFERED bounds what is listed in advance alone.
  *
  * Threads: the loop's; the last region_unref after regions_close: any. The member's node owns it. */
 #ifndef CLIENT_REGIONS_H
@@ -44,7 +46,8 @@ typedef struct {
 bool regions_are_guarded(void);
 /* `io` is borrowed. NO_MEMORY. */
 int regions_new(const node_io_t *io, const regions_opts_t *opts, regions_t **ret_regions);
-/* Before the transfer is closed. Accepts NULL and pointers to NULL. */
+/* Before the transfer is closed. What is sealed and has references left is guarded. Accepts NULL and pointers
+ * to NULL. */
 void regions_close(regions_t **regions);
 
 /* A region of at least `bytes` with one reference, which is the caller's. The taker, errors and AGAIN as in
@@ -52,6 +55,7 @@ void regions_close(regions_t **regions);
 int regions_take(regions_t *m, const void *taker, size_t bytes, region_t **ret_region, heddle_error_t *error);
 /* As pool_expect. */
 void regions_expect(regions_t *m, size_t bytes);
+void regions_usual(regions_t *m, uint32_t count);      /* as pool_usual */
 void regions_give_up(regions_t *m, const void *taker); /* as pool_give_up */
 /* The same for a whole region that was made elsewhere, in `writing`: it is one of the pool's then. On failure
  * it stays the caller's. */
@@ -63,7 +67,8 @@ int regions_hold(regions_t *m, struct mappings *from, struct hold *hold, region_
 
 /* The content of a region is complete: it is sealed, if it is not held, and offered at the socket until its
  * last reference goes. No receive and no copy into it may be open. Offered already: nothing happens. Without
- * a socket it is sealed alone. */
+ * a socket it is sealed alone. Where it cannot be sealed or offered, the log has `memory.unoffered`, and
+ * other processes fetch the version over the network; a later call tries again. */
 typedef struct {
     digest_t manifest;
     size_t bytes;

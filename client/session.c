@@ -27,6 +27,7 @@ void session_init(session_t *s, const session_opts_t *opts)
 static unsigned greet(session_t *s, uint64_t now_us)
 {
     s->state = SESSION_GREETING;
+    s->leader[0] = s->leader_key[0] = 0;
     s->hello_count++;
     s->next_us = now_us + jitter(s, SESSION_HELLO_US);
     return SO_HELLO;
@@ -54,19 +55,15 @@ static unsigned leave_for_good(session_t *s)
     return SO_LEFT;
 }
 
-/* This process has stood still, or its loop was blocked: what was due, in READY the next heartbeat, was not
- * sent.  A broker that stands still does not answer heartbeats either, and has ended no session when it goes
- * on.  A session that was refused, or whose HELLO has no answer yet, sends no heartbeats. */
-static bool stood_still(const session_t *s, uint64_t now_us)
-{
-    return s->is_connected && now_us > s->next_us && now_us - s->next_us > s->lease_us / 4;
-}
-
 /* The token is void, by the clock or by an error of the broker. */
 static unsigned lapse(session_t *s, uint64_t now_us)
 {
     s->lease_end_us = 0;
-    s->has_lapsed = stood_still(s, now_us);
+    /* This process has stood still, or its loop was blocked: what was due, in READY the next heartbeat,
+     * was not sent.  A broker that stands still does not answer heartbeats either, and has ended no
+     * session when it goes on.  A session that was refused, or whose HELLO has no answer yet, sends no
+     * heartbeats. */
+    s->has_lapsed = s->is_connected && now_us > s->next_us && now_us - s->next_us > s->lease_us / 4;
     return SO_LAPSED | (s->state == SESSION_READY ? begin_anew(s, now_us) : 0);
 }
 
@@ -105,22 +102,36 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
             s->epoch = ok->epoch;
             s->state = SESSION_READY;
             s->next_us = CLOCK_NEVER;
-            return SO_JOINED;
+            return SO_JOINED | SO_TOLD;
         }
         s->state = SESSION_JOINING;
         s->req++;
         s->asked_us = now_us;
         s->next_us = now_us + jitter(s, SESSION_HELLO_US);
-        return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN;
+        return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN | SO_TOLD;
     }
-    if (s->state == SESSION_GREETING)
-        return m->type == MSG_ERROR && m->error.of == MSG_HELLO ? refuse(s, &m->error, now_us) : 0;
+    if (s->state == SESSION_GREETING) {
+        if (m->type != MSG_ERROR || m->error.of != MSG_HELLO) return 0;
+        /* A standby names the broker that leads.  An address that would be cut is none. */
+        const char *leader = m->error.leader ? m->error.leader : "";
+        const char *key = m->error.leader_key ? m->error.leader_key : "";
+        if (strlen(leader) < sizeof s->leader) memcpy(s->leader, leader, strlen(leader) + 1);
+        if (strlen(key) < sizeof s->leader_key) memcpy(s->leader_key, key, strlen(key) + 1);
+        return refuse(s, &m->error, now_us) | (s->leader[0] ? SO_REDIAL : 0u);
+    }
     if (s->state == SESSION_JOINING && m->type == MSG_WELCOME) {
         const msg_welcome_t *w = &m->welcome;
         if (w->req != s->req || !w->token || !w->lease_ms) return 0;
         /* A broker that was started again has fenced no session: it knew none. */
         s->fenced_count += s->has_lapsed && w->token >> 32 == s->token >> 32;
         s->has_lapsed = false;
+        /* Of one start of the broker the last token counts: it named that one to all that fetch from this
+         * process. */
+        if (s->token && s->token >> 32 != w->token >> 32) {
+            if (s->former_count < LIMIT_FORMER_TOKENS) s->former_count++;
+            memmove(s->former_tokens + 1, s->former_tokens, (s->former_count - 1) * sizeof *s->former_tokens);
+            s->former_tokens[0] = s->token;
+        }
         s->token = w->token;
         s->epoch = w->epoch;
         /* The lease counts from when the JOIN was sent, and not from now: the broker's clock started in
@@ -130,6 +141,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         memset(s->beats, 0, sizeof s->beats);
         s->heartbeat_seq = 0;
         s->drain = DRAIN_NONE;
+        s->stays = false;
         s->hello_count = 0;
         s->join_count++;
         memcpy(s->joined, s->cluster, sizeof s->joined);
@@ -165,7 +177,8 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
         bool is_ours = m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
         if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
         if (is_ours) s->drain = (drain_t)m->heartbeat_ok.drain;
-        return 0;
+        if (is_ours) s->stays = m->heartbeat_ok.stays;
+        return is_ours && m->heartbeat_ok.broker_count ? SO_TOLD : 0;
     }
     case MSG_ERROR: {
         /* Only an error about the token itself ends the session; one about a version does not. */

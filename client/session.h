@@ -9,6 +9,7 @@
  *             HELLO_OK, admin            -> READY    SO_JOINED
  *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable, or a worker that was READY
  *                                                    before: again after its retry_ms
+ *             the same, of a standby     -> REFUSED  and SO_REDIAL: to `leader`
  *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
  *   DOWN      after SO_REDIAL, neither CONNECTED nor DISCONNECTED for SESSION_RETRY_US
  *                                      -> GREETING HELLO: the old connection stayed
@@ -36,12 +37,15 @@
  * A lease that ends in any state before LEAVING is reported once, as SO_LAPSED, and before the
  * event is looked at: a frame that was queued behind it is never delivered.  Frames of another
  * token, answers to another request and frames that a client does not get are dropped.  Waits are jittered by
- * a quarter either way.  Loop thread only; the member or the query that has it owns it. */
+ * a quarter either way.  HELLO_OK of its cluster names the brokers, or none, and HEARTBEAT_OK may: SO_TOLD,
+ * beside what else is to be done.  Loop thread only; the member or the query that has it owns it. */
 #ifndef CLIENT_SESSION_H
 #define CLIENT_SESSION_H
 
 #include "core/clock.h"
+#include "core/limits.h"
 #include "proto/msg.h"
+#include <heddle/keys.h>
 
 #define SESSION_HELLO_US 1000000u /* for the answer to HELLO, JOIN or OPEN */
 #define SESSION_HELLOS 3u
@@ -71,8 +75,13 @@ typedef struct session {
     session_opts_t opts;
     session_state_t state;
     uint64_t token, epoch, lease_us, keep, wire;
+    /* the last one of each start of the broker before `token`'s, newest first: as in JOIN */
+    uint64_t former_tokens[LIMIT_FORMER_TOKENS];
+    uint32_t former_count;
     char cluster[HEDDLE_NAME_MAX + 1];
     char joined[HEDDLE_NAME_MAX + 1]; /* the cluster of the last WELCOME; "" none */
+    char leader[256]; /* where to, with SO_REDIAL: what a standby named; "": the next endpoint */
+    char leader_key[HEDDLE_KEY_TEXT]; /* that the broker there proves, as the standby said; "": not known */
     uint64_t join_count;              /* WELCOMEs so far */
     uint64_t next_us;                 /* next thing to do in this state */
     uint64_t lease_end_us;            /* by own clock; 0: no lease */
@@ -87,6 +96,7 @@ typedef struct session {
     uint64_t fenced_count, rng;
     bool is_connected, has_lapsed; /* has_lapsed: the session ended so, and no other was given yet */
     drain_t drain;                 /* as the broker said last in this session; a worker's */
+    bool stays;                    /* as the broker said last: a drain was taken back */
 } session_t;
 
 typedef enum { SE_CONNECTED, SE_DISCONNECTED, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;
@@ -105,11 +115,13 @@ typedef enum {
     SO_HEARTBEAT = 1 << 5,  /* build and send HEARTBEAT with seq = session->heartbeat_seq */
     SO_LEAVE = 1 << 6,      /* send LEAVE with the token */
     SO_LEFT = 1 << 7,       /* over: close */
-    SO_REDIAL = 1 << 8,     /* no answer comes: connect anew, to the next endpoint */
+    SO_REDIAL = 1 << 8,     /* no answer comes: connect anew, to the next endpoint; or to `leader` */
     SO_DELIVER = 1 << 9,    /* the frame is for the caller */
     SO_ELSEWHERE = 1 << 10, /* in place of SO_JOIN: the broker that was greeted has the registry of another
                              * cluster than the one that was joined before */
-    SO_FENCED = 1 << 11     /* the broker gave the token of this publisher to another session */
+    SO_FENCED = 1 << 11,    /* the broker gave the token of this publisher to another session */
+    SO_TOLD = 1 << 12       /* the event's msg, HELLO_OK or HEARTBEAT_OK, has the brokers of the cluster; of
+                             * HELLO_OK, which may have none, that counts too */
 } session_out_t;
 
 void session_init(session_t *s, const session_opts_t *opts);

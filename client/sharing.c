@@ -63,7 +63,7 @@ int sharing_new(const sharing_opts_t *opts, sharing_t **ret_sharing, heddle_erro
                           .pool = opts->pool};
     int rc = handover_check(s->directory, error);
     if (!rc && opts->pool) rc = offer_new(&offer, &s->offer, error);
-    if (!rc) rc = mappings_new(s->directory, opts->heard, opts->self, &s->mappings, error);
+    if (!rc) rc = mappings_new(s->directory, opts->received, opts->self, &s->mappings, error);
     if (!rc && !(s->place = handover_place(s->directory)))
         rc = error_fail(error, HEDDLE_ERR_INTERNAL,
                         "it is not known which processes of this host can be reached: /proc cannot be read");

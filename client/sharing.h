@@ -16,7 +16,7 @@
  * Two descriptors are to be polled: when one is readable, sharing_readable is to be called. A turn that is
  * not due makes no system call: while a transfer is under way a loop turns as often as it can.
  *
- * A publisher opens it, a worker that was not told to use memory of its own alone, and a pull, which offers
+ * A publisher opens it, a worker that is not set to use memory of its own alone, and a pull, which offers
  * nothing.
  *
  * Threads: one, a loop's. Nothing blocks, but for page faults. The member's node owns it. */
@@ -33,8 +33,8 @@ typedef struct sharing sharing_t;
 typedef struct {
     const char *directory; /* NULL: abstract sockets */
     key16_t life;
-    pool_t *pool;           /* borrowed; NULL: nothing is offered, and no socket listens */
-    mappings_heard_t heard; /* as in mappings_new; NULL for none */
+    pool_t *pool;                 /* borrowed; NULL: nothing is offered, and no socket listens */
+    mappings_received_t received; /* as in mappings_new; NULL for none */
     void *self;
 } sharing_opts_t;
 

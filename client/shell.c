@@ -45,20 +45,51 @@ struct shell {
     char look_error[256]; /* why the last one could not be obeyed; "" */
     /* While the own key is being entered, what the connection does is not the node's. */
     entering_t entering;
-    key_pair_t own;          /* erased when it is presented */
-    char enter_refusal[256]; /* why the invitation did not enter the key; "" */
+    key_pair_t own;           /* erased when it is presented */
+    char enter_refusal[256];  /* why the invitation did not enter the key; "" */
+    keyring_t ring;           /* keeps the broker that the invitation names */
+    join_string_t invited_to; /* its addresses and key alone */
 };
 
 /* ---- what the node asks for ---- */
 
 static int send_frame(void *self, bytes_t frame) { return wire_send(((shell_t *)self)->wire, 0, frame); }
-static void redial(void *self) { wire_redial(((shell_t *)self)->wire); }
+static void redial(void *self, const char *to, const char *key)
+{
+    wire_redial_to(((shell_t *)self)->wire, to, key);
+}
+
+static void take_told(void *self, const msg_t *m) { broker_address_told(((shell_t *)self)->wire, m); }
 static void tell(void *self, const heddle_event_t *event)
 {
     event_queue_push(&((shell_t *)self)->events, event);
 }
 
 /* ---- what the loop says ---- */
+
+/* The broker has shown that it has the key that the invitation names, and has entered ours: from then on the
+ * key ring knows it, so that a start without the string finds it.  What the ring knows of an address already
+ * stays: an invitation does not change that. */
+static void keep_broker(const shell_t *s)
+{
+    heddle_error_t why;
+    char one[KEYRING_ENDPOINT], known[KEY_TEXT];
+    const char *key = s->invited_to.broker_key;
+    for (const char *at = s->invited_to.endpoints; at && s->ring.dir[0];) {
+        size_t bytes = strcspn(at, ",");
+        bool is_other = false;
+        text_printf(one, sizeof one, "%.*s", (int)bytes, at);
+        int rc = keyring_known_broker(&s->ring, one, known, &why);
+        if (rc == HEDDLE_ERR_NOT_FOUND) rc = keyring_register_broker(&s->ring, one, key, &why);
+        else is_other = !rc && strcmp(known, key) != 0;
+        if (rc) log_emit(LOG_WARN, "keys.unkept", "the key of the broker at %s: %s", one, why.message);
+        else if (is_other)
+            log_emit(LOG_WARN, "keys.unkept",
+                     "the key ring has another key of the broker at %s, and keeps that: %.300s", one,
+                     s->ring.dir);
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+}
 
 /* The key is entered, or the invitation does not enter it.  The connection is made anew with the own key in
  * either case: a key that is in the table needs no invitation. */
@@ -85,11 +116,14 @@ static void enter(shell_t *s, session_event_kind_t kind, const msg_t *msg, uint6
         if (!msg_encode(&answer, &frame)) (void)wire_send(s->wire, 0, buf_view(&frame));
         buf_fini(&frame);
     }
-    if (out & EN_REDIAL) wire_redial(s->wire);
+    if (out & EN_REDIAL) wire_redial_to(s->wire, s->entering.session.leader, s->entering.session.leader_key);
     /* Where that is final, the refusal of the own key that follows has the reason. */
     if (out & EN_AGAIN) refuse_node(s, &why);
     else if (out & EN_REFUSED) error_text(s->enter_refusal, sizeof s->enter_refusal, why.message);
-    if (out & EN_ENTERED) log_emit(LOG_INFO, "keys.entered", "the broker has entered the key of this client");
+    if (out & EN_ENTERED) {
+        log_emit(LOG_INFO, "keys.entered", "the broker has entered the key of this client");
+        keep_broker(s);
+    }
     if (entering_is_over(&s->entering)) end_entering(s);
 }
 
@@ -161,10 +195,10 @@ static void on_refused(void *self, const heddle_error_t *why)
     heddle_error_t all = *why;
     bool is_unknown = why->code == HEDDLE_ERR_DENIED && !why->retriable;
     if (!entering_is_over(&s->entering) && is_unknown) {
-        /* An invitation that was revoked, or that ended long ago, is not in the table.  The own key may
-         * be. */
+        /* An invitation that has ended or was revoked is refused in the handshake.  The own key may be in
+         * the table. */
         error_text(s->enter_refusal, sizeof s->enter_refusal,
-                   "the broker does not know it, or it was revoked");
+                   "it has ended or was revoked, or the broker does not know it");
         end_entering(s);
         return;
     }
@@ -304,6 +338,9 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
         random_bytes(&seed, sizeof seed);
         entering_init(&s->entering, keys.own.public_key, (uint64_t)getpid(), seed);
         s->own = keys.own;
+        s->ring = keys.ring;
+        s->invited_to = *opts->keys.join;
+        explicit_bzero(&s->invited_to.pair, sizeof s->invited_to.pair);
         keys.own = opts->keys.join->pair;
     }
     if (!rc) rc = wire_dial(s->loop, address_of(opts), &keys, &SINK, s, &s->wire, error);
@@ -330,8 +367,12 @@ static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_erro
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
     if (!s) return out_of(error, "no memory is left for a client");
-    s->io =
-        (node_io_t){.self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
+    s->io = (node_io_t){.self = s,
+                        .send = send_frame,
+                        .redial = redial,
+                        .told = take_told,
+                        .event = tell,
+                        .clock = clock_system()};
     s->look_us = CLOCK_NEVER;
     s->process = getpid();
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -20,10 +20,10 @@ int heddle_transport_load(const char *ucx_dir, char **ret_json)
     int rc = transfer_ucx_load_from(ucx_dir, &ops, &place, &error);
     opening_end();
     if (rc) return error_publish(&error);
-    json_t *told = json_pack("{s:s, s:s, s:s, s:s}", "backend", ops->name, "ucx", ops->version(), "plugin",
+    json_t *body = json_pack("{s:s, s:s, s:s, s:s}", "backend", ops->name, "ucx", ops->version(), "plugin",
                              place.plugin, "library", place.ucx);
-    char *text = told ? json_dumps(told, JSON_COMPACT) : NULL;
-    json_decref(told);
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
     if (!text) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory is left for what the data plane says of itself");
         return error_publish(&error);

@@ -5,7 +5,7 @@
 function(heddle_python)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   set(abi ${CMAKE_BINARY_DIR}/python/_abi.py)
-  file(GLOB headers CONFIGURE_DEPENDS include/heddle/*.h)
+  file(GLOB headers ${HEDDLE_GLOB} include/heddle/*.h)
   add_custom_command(OUTPUT ${abi}
     COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/python/tools/abi.py ${CMAKE_SOURCE_DIR}/include ${abi} --cc ${CMAKE_C_COMPILER}
     DEPENDS ${headers} ${CMAKE_SOURCE_DIR}/python/tools/abi.py

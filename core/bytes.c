@@ -108,7 +108,7 @@ void arena_fini(arena_t *a)
         next = block->next;
         free(block);
     }
-    *a = (arena_t){.limit = a->limit};
+    *a = (arena_t){.limit = a->limit, .room = a->room, .room_bytes = a->room_bytes};
 }
 
 /* The limit bounds what a message of a peer can make this process allocate. Memory is zeroed, because fields
@@ -118,6 +118,11 @@ void *arena_alloc(arena_t *a, size_t bytes)
     if (bytes > SIZE_MAX / 2) return NULL;
     size_t size = (bytes + 15) & ~(size_t)15;
     if (a->limit && (size > a->limit || a->used > a->limit - size)) return NULL;
+    if (!a->blocks && a->room_bytes >= size && a->used <= a->room_bytes - size) {
+        void *at = a->room + a->used;
+        a->used += size;
+        return memset(at, 0, size);
+    }
     if (!a->blocks || a->blocks->bytes - a->blocks->used < size) {
         size_t room = size > 4096 ? size : 4096;
         arena_block_t *block = malloc(sizeof *block + room);

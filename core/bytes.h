@@ -75,12 +75,14 @@ void text_vprintf(char *to, size_t size, const char *format, va_list args);
 int text_order(const void *a, const void *b); /* qsort and bsearch of const char *: by bytes */
 
 /* Memory of one decoded message: many small allocations, one free.  The limit bounds what a hostile message
- * can make the decoder allocate. */
+ * can make the decoder allocate.  What fits in the owner's room lies there, and takes none of the heap. */
 typedef struct arena_block arena_block_t;
 typedef struct {
     arena_block_t *blocks;
-    size_t used, limit;
-} arena_t; /* limit 0: none */
+    size_t used, limit; /* limit 0: none */
+    uint8_t *room;      /* 16-byte aligned, used first; not moved while the arena is in use; NULL: none */
+    size_t room_bytes;
+} arena_t;
 void arena_fini(arena_t *a);
 void *arena_alloc(arena_t *a, size_t bytes);                  /* zeroed, 16-byte aligned; NULL when out of
                                                                * memory or limit */

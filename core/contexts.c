@@ -9,22 +9,26 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 64 * 1024, VALUE_BYTES = 1024 };
+enum { FILE_BYTES = 64 * 1024, VALUE_BYTES = 1024, LOOK_MS = 10 };
 
 /* ---- what it may hold ---- */
 
 static const char *const VALUES[] = {"broker", "broker_key", "key"};
 
-/* A value is printed in errors and tables, and is no place for what a terminal obeys. */
+/* A value is printed in errors and tables, and is no place for what a terminal obeys, or for the secret of a
+ * join string (wire/join_string.h). */
 static bool is_value(const char *text)
 {
     size_t n = strlen(text);
+    if (strstr(text, "heddle-join-")) return false;
     for (const char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) return false;
     return n > 0 && n < VALUE_BYTES;
@@ -137,15 +141,20 @@ static int read_file(contexts_t *c, heddle_error_t *error)
     return rc;
 }
 
-int contexts_read(contexts_t *ret_contexts, heddle_error_t *error)
+static int find_place(char ret_path[CONTEXTS_PATH], heddle_error_t *error)
 {
-    *ret_contexts = (contexts_t){0};
-    if (config_path("contexts", ret_contexts->path, sizeof ret_contexts->path))
-        return read_file(ret_contexts, error);
+    if (config_path("contexts", ret_path, CONTEXTS_PATH)) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_USAGE,
                         "no place for contexts: neither XDG_CONFIG_HOME nor HOME is a usable path");
     error_hint(error, "name the broker with opts.broker or HEDDLE_BROKER");
     return rc;
+}
+
+int contexts_read(contexts_t *ret_contexts, heddle_error_t *error)
+{
+    *ret_contexts = (contexts_t){0};
+    int rc = find_place(ret_contexts->path, error);
+    return rc ? rc : read_file(ret_contexts, error);
 }
 
 static int unwritten(const char *path, int number, heddle_error_t *error)
@@ -168,6 +177,34 @@ static int make_parents(const char *path)
         if (mkdir(part, 0700) && errno != EEXIST) return errno;
     }
     return 0;
+}
+
+/* A command has the lock for milliseconds, unless it is stopped within them. */
+int contexts_lock(uint32_t wait_ms, int *ret_lock, heddle_error_t *error)
+{
+    char path[CONTEXTS_PATH + 8];
+    int rc = find_place(path, error);
+    if (rc) return rc;
+    int number = make_parents(path);
+    strcat(path, ".lock");
+    int fd = number ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0) return unwritten(path, number ? number : errno, error);
+    for (uint32_t waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB); waited_ms += LOOK_MS) {
+        number = errno;
+        if (number == EINTR) continue;
+        if (number == EWOULDBLOCK && waited_ms < wait_ms) {
+            poll(NULL, 0, LOOK_MS);
+            continue;
+        }
+        close(fd);
+        if (number != EWOULDBLOCK) return unwritten(path, number, error);
+        rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                        "another command has locked the contexts, for %u ms now", wait_ms);
+        error_hint(error, "`fuser %.300s` names the process", path);
+        return rc;
+    }
+    *ret_lock = fd;
+    return HEDDLE_OK;
 }
 
 /* A temporary file first: a crash, or a full disk, must not lose the contexts that were there. */
@@ -260,9 +297,11 @@ int contexts_put(contexts_t *c, const context_t *context, heddle_error_t *error)
     int rc = name_check("context", context->name, error);
     for (size_t i = 0; !rc && i < sizeof VALUES / sizeof *VALUES; i++)
         if (given[i] && !is_value(given[i])) {
-            rc = error_fail(error, HEDDLE_ERR_USAGE, "%s of a context is too long, or has control characters",
-                            VALUES[i]);
-            error_hint(error, "at most %d characters", VALUE_BYTES - 1);
+            rc =
+                error_fail(error, HEDDLE_ERR_USAGE,
+                           "%s of a context is empty or too long, or has control characters or a join string",
+                           VALUES[i]);
+            error_hint(error, "1 to %d characters", VALUE_BYTES - 1);
         }
     if (rc) return rc;
     json_t *row = json_pack("{s:s?, s:s?, s:s?}", "broker", context->broker, "broker_key",

@@ -6,7 +6,11 @@
  *      {"prod": {"broker": "tcp://10.0.0.5:7700", "broker_key": "QGid9d...", "key": "/home/..."}}}
  *
  * The file is hostile until it was parsed: a file that other users can change is refused, and so is one that
- * is malformed or too large.  One that is not there has no contexts.  Fields that are not known are kept.
+ * is malformed or too large, or has a join string, which is a secret.  One that is not there has no contexts.
+ * Fields that are not known are kept.
+ *
+ * What reads it to change it locks it first, by a file beside it (contexts.lock): of two commands at once
+ * neither loses what the other one wrote.  A reader needs no lock, since the file is replaced whole.
  *
  * A context is used as a whole: its keys are for its broker.  So it is used only where no broker is named,
  * by an option or HEDDLE_BROKER.
@@ -20,6 +24,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define CONTEXTS_PATH 4096
 #define CONTEXTS_BROKER "tcp://127.0.0.1:7700" /* where none is named */
@@ -36,6 +41,10 @@ typedef struct {
 
 /* USAGE: there is no place for the file · DATA_DIR: it cannot be read, or is refused. */
 int contexts_read(contexts_t *ret_contexts, heddle_error_t *error);
+/* Before contexts_read of what is to be changed, until the descriptor *ret_lock is closed; waits for another
+ * command for `wait_ms` at most.  USAGE and DATA_DIR as contexts_read, NO_SPACE · UNAVAILABLE: another
+ * process has the lock. */
+int contexts_lock(uint32_t wait_ms, int *ret_lock, heddle_error_t *error);
 /* DATA_DIR, NO_SPACE.  The file that was there stays whole. */
 int contexts_write(const contexts_t *c, heddle_error_t *error);
 void contexts_fini(contexts_t *c);

@@ -81,7 +81,7 @@ static size_t control_bytes(const unsigned char *at)
 
 /* A text that a user gave may be the line of a key file, "secret KEY", in place of a path or a public key.  A
  * key has 40 characters, and may be cut; shorter words are those of a sentence about a secret. */
-static void mask_secrets(char *text)
+static void mask_keys(char *text)
 {
     enum { SECRET_LEAST = 16 };
     static const char WORD[] = "secret ";
@@ -107,7 +107,7 @@ void error_text(char *to, size_t size, const char *text)
         memset(to + i, '?', bytes);
         i += bytes ? bytes : 1;
     }
-    mask_secrets(to);
+    mask_keys(to);
 }
 
 /* A text without a space in its second half is cut anywhere. */
@@ -122,11 +122,31 @@ void error_text_at_word(char *to, size_t size, const char *text)
     if (to[at] == ' ') memcpy(to + at, MORE, sizeof MORE);
 }
 
+/* A join string (wire/join_string.h) that came where none is expected, as in a mistyped command line. */
+static void mask_join_strings(char *text)
+{
+    static const char WORD[] = "heddle-join-";
+    static const char BASE64URL[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    for (char *at = text; (at = strstr(at, WORD)) != NULL;) {
+        at += strcspn(at, ": ");
+        if (*at == ':') at++;
+        size_t bytes = strspn(at, BASE64URL);
+        memset(at, '*', bytes);
+    }
+}
+
+/* Not in error_text, by which the answer of `heddle invite` is shown too. */
+static void set_field(char *to, size_t size, const char *text)
+{
+    error_text(to, size, text);
+    mask_join_strings(to);
+}
+
 static void format_into(char *to, size_t size, const char *format, va_list args)
 {
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
-    error_text(to, size, text);
+    set_field(to, size, text);
 }
 
 int error_fail(heddle_error_t *error, int code, const char *format, ...)
@@ -146,17 +166,17 @@ void error_where(heddle_error_t *error, const char *adapter, uint64_t version, c
                  const char *phase)
 {
     if (!error) return;
-    if (adapter) error_text(error->adapter, sizeof error->adapter, adapter);
+    if (adapter) set_field(error->adapter, sizeof error->adapter, adapter);
     if (version) error->version = version;
-    if (worker) error_text(error->worker, sizeof error->worker, worker);
-    if (phase) error_text(error->phase, sizeof error->phase, phase);
+    if (worker) set_field(error->worker, sizeof error->worker, worker);
+    if (phase) set_field(error->phase, sizeof error->phase, phase);
 }
 
 void error_contrast(heddle_error_t *error, const char *expected, const char *found)
 {
     if (!error) return;
-    if (expected) error_text(error->expected, sizeof error->expected, expected);
-    if (found) error_text(error->found, sizeof error->found, found);
+    if (expected) set_field(error->expected, sizeof error->expected, expected);
+    if (found) set_field(error->found, sizeof error->found, found);
 }
 
 #define FORMATTED(part)                                                                                      \

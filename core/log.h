@@ -8,7 +8,14 @@
 
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level_t;
 
+/* TEXT: for people.  JSON: an object on each line, {"at","level","event","text"}.  JOURNAL: for a service
+ * manager that reads the priority in front of a line (sd-daemon(3)) and notes the time itself. */
+typedef enum { LOG_TEXT, LOG_JSON, LOG_JOURNAL } log_format_t;
+#define LOG_FORMATS "text|json|journal" /* the choices of an option, in the order of the enum */
+
 void log_set_level(log_level_t level);
+void log_set_format(log_format_t format); /* as the level: process-wide, any thread; TEXT without a call */
+log_format_t log_format(void);
 log_level_t log_level(void);
 /* For programs, before their first thread: the library's texts name fields of its options, and `words` puts
  * the program's own options in their place (option_words); it makes no text longer.  Without a call they

@@ -249,6 +249,23 @@ static int parse_arguments(const typed_line_t *line, char **argv, const char **r
     return rc;
 }
 
+/* "1s": with a unit, since a bare number may well be a name. */
+static bool is_duration(const char *word)
+{
+    uint32_t ms;
+    return word[strspn(word, "0123456789.")] && units_parse_duration(word, &ms);
+}
+
+/* It would be taken for an argument: `heddle workers --watch 1s` would look for a worker. */
+static int refuse_apart(const option_t *o, const char *word, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "the value of --%s stands apart from it", o->name);
+    error_expected(error, "--%s=%.20s", o->name, word);
+    error_found(error, "--%s %.20s", o->name, word);
+    error_hint(error, "--%s alone is every %s", o->name, o->fallback);
+    return rc;
+}
+
 static int print_and_end(char *text)
 {
     if (text) fputs(text, stdout);
@@ -299,7 +316,9 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
             break;
         }
         const option_t *o = row_of(rows, n, c);
-        if (o && !store(o, optarg, into)) rc = refuse(set, o, optarg ? optarg : "", "", error);
+        if (o && o->kind == OPTION_PERIOD && !optarg && optind < argc && is_duration(argv[optind]))
+            rc = refuse_apart(o, argv[optind], error);
+        else if (o && !store(o, optarg, into)) rc = refuse(set, o, optarg ? optarg : "", "", error);
     }
     return rc ? rc : parse_arguments(&line, argv, ret_args, error);
 }

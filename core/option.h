@@ -60,7 +60,7 @@ typedef struct {
     const char *const *args;
     int args_required; /* how many of them must be there */
     const char *notes; /* shown last: "Exit status: ...", "Environment:", "Examples:", with a blank
-                              * line between, as tools/surfaces reads them for the manual page */
+                        * line between, as tools/surfaces reads them for the manual page */
 } option_set_t;
 
 /* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL
@@ -77,9 +77,9 @@ bool option_wants_json(int argc, char **argv);
 bool option_takes_next(const option_t *o);
 /* The one of `words` (NULL-terminated) that a mistyped `word` probably means; NULL: none is similar. */
 const char *option_nearest(const char *word, const char *const *words);
-/* Fills the error of a name that is not among `names` (NULL-terminated; NULL: they are not shown): expected
- * has as many of them as fit, found the name, and the hint the one that was probably meant before `where`,
- * which says what lists them all. */
+/* Fills the error of a name that is not among `names` (NULL-terminated; NULL: they are not shown). `expected`
+ * has as many of them as fit, and `found` the name.  The hint has the one that was probably meant, and then
+ * `where`, which says what lists them all. */
 void option_unknown_name(const char *name, const char *const *names, const char *where,
                          heddle_error_t *error);
 

@@ -85,9 +85,34 @@ void process_on_signal(void (*handler)(int number))
     if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
+void process_take_log_format(int argc, char **argv)
+{
+    static const char NAME[] = "--log-format", *const FORMATS[] = {"text", "json", "journal"};
+    for (int i = 1; i < argc; i++) {
+        size_t n = strcspn(argv[i], "=");
+        if (n != sizeof NAME - 1 || strncmp(argv[i], NAME, n) != 0) continue;
+        const char *value = argv[i][n] ? argv[i] + n + 1 : i + 1 < argc ? argv[i + 1] : "";
+        for (int f = 0; f < (int)(sizeof FORMATS / sizeof *FORMATS); f++)
+            if (!strcmp(value, FORMATS[f])) log_set_format((log_format_t)f);
+    }
+}
+
 const char *process_name(const char *argv0, const char *own)
 {
     return argv0 && !strncmp(argv0, "heddle ", 7) ? argv0 : own;
+}
+
+/* What collects a log in which each line is an object takes nothing else. */
+static void log_failure(const char *program, const char *message, const heddle_error_t *e)
+{
+    const char *const parts[][2] = {{"expected", e->expected}, {"found", e->found}, {"hint", e->hint}};
+    char text[sizeof *e];
+    snprintf(text, sizeof text, "%s: %s: %s", program, heddle_err_name(e->code), message);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        size_t n = strlen(text);
+        if (parts[i][1][0]) snprintf(text + n, sizeof text - n, "; %s: %s", parts[i][0], parts[i][1]);
+    }
+    log_emit(LOG_ERROR, "process.failed", "%s", text);
 }
 
 int process_fail(const char *program, const heddle_error_t *e)
@@ -96,6 +121,10 @@ int process_fail(const char *program, const heddle_error_t *e)
     size_t n = strlen(program);
     /* Messages of the option parser begin with the program's name already. */
     if (!strncmp(message, program, n) && !strncmp(message + n, ": ", 2)) message += n + 2;
+    if (log_format() != LOG_TEXT) {
+        log_failure(program, message, e);
+        return heddle_err_exit(e->code);
+    }
     fprintf(stderr, "%s: %s: %s\n", program, heddle_err_name(e->code), message);
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);

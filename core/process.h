@@ -16,11 +16,15 @@
 int process_begin(heddle_error_t *error);
 /* Calls `handler` on SIGINT and SIGTERM, and on SIGHUP unless that is ignored: under nohup it stays so. */
 void process_on_signal(void (*handler)(int number));
+/* Has the log in the format of a --log-format among the arguments, before these are parsed: errors of the
+ * parser go there, too. */
+void process_take_log_format(int argc, char **argv);
 /* The name that help and errors have for this program: as it was typed.  `heddle worker` runs heddle-worker
  * and gives it that name as argv[0]; started by its own name it is `own`. */
 const char *process_name(const char *argv0, const char *own);
 /* Prints a failure on stderr, in the form of every program: name, code and message, then what was expected,
- * found, and a hint, as far as they are there.  Returns the exit status. */
+ * found, and a hint, as far as they are there.  Where the log has another format than text (core/log.h) it is
+ * a line of the log, "process.failed".  Returns the exit status. */
 int process_fail(const char *program, const heddle_error_t *error);
 /* Prints a line of a daemon and flushes it.  False: it could not be written and is lost; that is logged at a
  * bounded rate (core/repeat.h). */

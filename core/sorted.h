@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* As strcmp: where the row stands to the key. */
 typedef int sorted_order_fn(const void *row, const void *key);
@@ -35,6 +36,43 @@ static inline void *sorted_find(const void *rows, size_t count, const void *key,
 {
     bool found;
     size_t at = sorted_place(rows, count, key, order, &found);
+    return found ? ((void *const *)rows)[at] : NULL;
+}
+
+/* The key of a row, where that is a number. */
+typedef uint64_t sorted_number_fn(const void *row);
+
+/* sorted_place by a number.  Numbers that were given one after the other stand almost evenly: each round
+ * looks first where the number would be if they did, and then halves what is left.  So it takes one look as a
+ * rule, and a few times those of sorted_place at most. */
+static inline size_t sorted_place_number(const void *rows, size_t count, uint64_t number,
+                                         sorted_number_fn *number_of, bool *ret_found)
+{
+    const void *const *list = rows;
+    size_t low = 0, high = count;
+    *ret_found = false;
+    while (low < high) {
+        uint64_t first = number_of(list[low]), last = number_of(list[high - 1]);
+        if (number < first || number > last) return number < first ? low : high;
+        double part = first < last ? (double)(number - first) / (double)(last - first) : 0;
+        size_t at = low + (size_t)(part * (double)(high - 1 - low));
+        for (int i = 0; i < 2 && low < high; i++, at = low + (high - low) / 2) {
+            uint64_t found = number_of(list[at]);
+            *ret_found = found == number;
+            if (*ret_found) return at;
+            if (found < number) low = at + 1;
+            else high = at;
+        }
+    }
+    return low;
+}
+
+/* The row with this number; NULL: none. */
+static inline void *sorted_find_number(const void *rows, size_t count, uint64_t number,
+                                       sorted_number_fn *number_of)
+{
+    bool found;
+    size_t at = sorted_place_number(rows, count, number, number_of, &found);
     return found ? ((void *const *)rows)[at] : NULL;
 }
 

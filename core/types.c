@@ -44,6 +44,7 @@ const char *heddle_event_name(int type)
         [HEDDLE_EVENT_FENCED] = "worker.fenced",      [HEDDLE_EVENT_LEFT] = "worker.left",
         [HEDDLE_EVENT_PROGRESS] = "version.progress", [HEDDLE_EVENT_ROLLOUT] = "version.rollout",
         [HEDDLE_EVENT_RELEASED] = "version.released", [HEDDLE_EVENT_DRAINING] = "worker.draining",
+        [HEDDLE_EVENT_STAYING] = "worker.staying",
     };
     return type > 0 && type < (int)(sizeof NAMES / sizeof *NAMES) ? NAMES[type] : "unknown";
 }

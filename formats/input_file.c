@@ -82,29 +82,29 @@ static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
 
 /* ---- other processes that have the file ---- */
 
-/* Which writers a file system reports. TELLS_OPEN: all processes that have the file open, on this host only.
- * TELLS_MAPPED: also those that mapped it and closed it. TELLS_WRITES: also those that have finished, because
- * every write moves the times; on tmpfs, a write through a mapping does not. */
-enum { TELLS_OPEN = 1, TELLS_MAPPED = 2, TELLS_WRITES = 4 };
+/* Which writers a file system reports. REPORTS_OPEN: all processes that have the file open, on this host
+ * only. REPORTS_MAPPED: also those that mapped it and closed it. REPORTS_WRITES: also those that have
+ * finished, because every write moves the times; on tmpfs, a write through a mapping does not. */
+enum { REPORTS_OPEN = 1, REPORTS_MAPPED = 2, REPORTS_WRITES = 4 };
 
 /* File systems that are not listed here get the comparison of all bytes, which always works. */
-static int told_by(int fd)
+static int reports_of(int fd)
 {
     static const struct {
         uint32_t magic;
-        int tells;
+        int reports;
     } KNOWN[] = {
-        {EXT4_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
-        {XFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
-        {BTRFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
-        {F2FS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
-        {TMPFS_MAGIC, TELLS_OPEN | TELLS_MAPPED},
-        {OVERLAYFS_SUPER_MAGIC, TELLS_OPEN}, /* a mapping is of the file in the layer below */
+        {EXT4_SUPER_MAGIC, REPORTS_OPEN | REPORTS_MAPPED | REPORTS_WRITES},
+        {XFS_SUPER_MAGIC, REPORTS_OPEN | REPORTS_MAPPED | REPORTS_WRITES},
+        {BTRFS_SUPER_MAGIC, REPORTS_OPEN | REPORTS_MAPPED | REPORTS_WRITES},
+        {F2FS_SUPER_MAGIC, REPORTS_OPEN | REPORTS_MAPPED | REPORTS_WRITES},
+        {TMPFS_MAGIC, REPORTS_OPEN | REPORTS_MAPPED},
+        {OVERLAYFS_SUPER_MAGIC, REPORTS_OPEN}, /* a mapping is of the file in the layer below */
     };
     struct statfs fs;
     if (fstatfs(fd, &fs)) return 0;
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if (KNOWN[i].magic == (uint32_t)fs.f_type) return KNOWN[i].tells;
+        if (KNOWN[i].magic == (uint32_t)fs.f_type) return KNOWN[i].reports;
     return 0;
 }
 
@@ -117,11 +117,11 @@ typedef enum { WRITER_NONE, WRITER_THERE, WRITER_UNKNOWN } writer_t;
  * files of other users. */
 static writer_t find_writer(const input_file_t *f)
 {
-    if (!(f->tells & TELLS_OPEN) || FAILPOINT("peft.lease")) return WRITER_UNKNOWN;
+    if (!(f->reports & REPORTS_OPEN) || FAILPOINT("peft.lease")) return WRITER_UNKNOWN;
     if (fcntl(f->fd, F_SETSIG, SIGURG)) return WRITER_UNKNOWN;
     if (fcntl(f->fd, F_SETLEASE, F_RDLCK)) return errno == EAGAIN ? WRITER_THERE : WRITER_UNKNOWN;
     (void)fcntl(f->fd, F_SETLEASE, F_UNLCK);
-    return f->tells & TELLS_MAPPED ? WRITER_NONE : WRITER_UNKNOWN;
+    return f->reports & REPORTS_MAPPED ? WRITER_NONE : WRITER_UNKNOWN;
 }
 
 /* The clock of a file system advances in steps of some milliseconds, and a second write within one step
@@ -161,7 +161,7 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
         input_file_close(ret_file);
         return rc;
     }
-    ret_file->tells = told_by(fd);
+    ret_file->reports = reports_of(fd);
     /* Both times are looked at: a writer that sets the modification time back moves the change time. */
     struct timespec now;
     ret_file->was_quiet = find_writer(ret_file) == WRITER_NONE && !clock_gettime(CLOCK_REALTIME, &now) &&
@@ -236,7 +236,7 @@ int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_err
                           "published; fuser -v names the process: maybe a child, forked during the save");
         return rc;
     }
-    *ret_sure = f->was_quiet && writer == WRITER_NONE && f->tells & TELLS_WRITES;
+    *ret_sure = f->was_quiet && writer == WRITER_NONE && f->reports & REPORTS_WRITES;
     return HEDDLE_OK;
 }
 

@@ -27,7 +27,7 @@ typedef struct {
     const char *name; /* in that directory; borrowed */
     char shown[256];  /* path for messages; only its end, where it is long */
     struct stat opened;
-    int tells;      /* which writers its file system reports */
+    int reports;    /* which writers its file system reports */
     bool was_quiet; /* certainly no process was writing at open, or had written just before */
 } input_file_t;
 

@@ -263,15 +263,15 @@ int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *e
         return refuse(error, HEDDLE_ERR_LIMIT, "it is too long", LIMIT_MANIFEST_BYTES, encoded.bytes);
     fields_t f = {0};
     manifest_t m = {0};
-    msgpack_unpacked tree;
+    scan_tree_t tree;
     int rc = scan_decode(encoded, &SCAN_LIMITS, "the manifest", &tree, error);
-    if (!rc) rc = take_fields(&tree.data, &f, error);
+    if (!rc) rc = take_fields(&tree.root, &f, error);
     if (!rc && f.v != VERSION)
         rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, f.v);
     if (!rc) rc = take_words(&f, &m, error);
     if (!rc) rc = check_columns(&f, error);
     if (!rc) rc = check_kind(&m, f.config, error);
-    msgpack_unpacked_destroy(&tree); /* the columns point into `encoded`, not into this */
+    scan_end(&tree); /* the columns point into `encoded`, not into this */
     if (rc) return rc;
     m.tensor_count = (uint32_t)f.count;
     m.chunk_bytes = (uint32_t)f.chunk_bytes;

@@ -3,7 +3,7 @@
 #include "formats/tensor.h"
 
 #include "core/errors.h"
-#include "proto/utf8.h"
+#include "core/utf8.h"
 
 /* The names become keys of a JSON object and of Python dictionaries: what either would mangle is refused. */
 const char *tensor_name_problem(bytes_t name)

@@ -73,15 +73,6 @@ static void add_family(buf_t *out, const sample_t *first, bool is_openmetrics)
     if (is_openmetrics && m->unit[0]) buf_printf(out, "# UNIT %s %s\n", m->name, m->unit);
 }
 
-/* Counts are whole numbers and are written as such, as far as a double has them. */
-static void add_number(buf_t *out, double number)
-{
-    static const double EXACT = 9007199254740992.0;
-    bool is_whole = number > -EXACT && number < EXACT && number == (double)(int64_t)number;
-    if (is_whole) buf_printf(out, "%lld\n", (long long)number);
-    else buf_printf(out, "%.15g\n", number);
-}
-
 void metrics_text(const samples_t *s, bool is_openmetrics, buf_t *out)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -91,7 +82,12 @@ void metrics_text(const samples_t *s, bool is_openmetrics, buf_t *out)
         buf_printf(out, "%s%s", m->name, row->suffix);
         add_labels(out, row);
         buf_add_text(out, " ");
-        add_number(out, row->number);
+        /* Counts are whole numbers and are written as such, as far as a double has them. */
+        static const double EXACT = 9007199254740992.0;
+        bool is_whole =
+            row->number > -EXACT && row->number < EXACT && row->number == (double)(int64_t)row->number;
+        if (is_whole) buf_printf(out, "%lld\n", (long long)row->number);
+        else buf_printf(out, "%.15g\n", row->number);
     }
     if (is_openmetrics) buf_add_text(out, "# EOF\n");
 }

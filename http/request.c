@@ -67,8 +67,20 @@ static int take_name(const char *what, const char *text, char *to, heddle_error_
     return 200;
 }
 
+/* Of two values one would be ignored.  *seen has a bit for each argument that was there. */
+static bool is_repeated(const char *key, unsigned *seen)
+{
+    static const char *const KEYS[] = {"after", "epoch", "limit", "adapter", "worker"};
+    unsigned bit = 0;
+    for (unsigned i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+        if (!strcmp(key, KEYS[i])) bit = 1u << i;
+    bool had = *seen & bit;
+    *seen |= bit;
+    return had;
+}
+
 /* One `key=value`: of events, and `after` of the versions of an adapter. */
-static int take_argument(const char *from, size_t bytes, request_t *r, heddle_error_t *error)
+static int take_argument(const char *from, size_t bytes, request_t *r, unsigned *seen, heddle_error_t *error)
 {
     char text[HEDDLE_NAME_MAX + 32] = "";
     if (!take_piece(from, bytes, text, sizeof text))
@@ -77,6 +89,7 @@ static int take_argument(const char *from, size_t bytes, request_t *r, heddle_er
     bool is_of_events = r->op && !strcmp(r->op, "events");
     bool is_of_versions = r->op && !strcmp(r->op, "versions") && !r->ref.version;
     if (value) *value++ = 0;
+    if (is_repeated(text, seen)) return refuse(error, HEDDLE_ERR_USAGE, "an argument is given twice", text);
     if (is_of_versions && value && !strcmp(text, "after")) {
         if (take_number(value, LIMIT_EXACT, &r->after)) return 200;
         return refuse(error, HEDDLE_ERR_USAGE, "the argument is not a number", value);
@@ -88,7 +101,14 @@ static int take_argument(const char *from, size_t bytes, request_t *r, heddle_er
                            : !strcmp(text, "epoch") ? &r->epoch
                            : !strcmp(text, "limit") ? &r->limit
                                                     : NULL;
-        if (number && take_number(value, number == &r->epoch ? UINT32_MAX : LIMIT_EXACT, number)) return 200;
+        bool is_limit = number == &r->limit;
+        uint64_t most = is_limit ? REQUEST_EVENTS_MAX : number == &r->epoch ? UINT32_MAX : LIMIT_EXACT;
+        if (number && take_number(value, most, number) && (!is_limit || r->limit)) return 200;
+        if (is_limit) {
+            int status = refuse(error, HEDDLE_ERR_USAGE, "the limit of events is out of range", value);
+            error_expected(error, "1 to %u", REQUEST_EVENTS_MAX);
+            return status;
+        }
         if (number) return refuse(error, HEDDLE_ERR_USAGE, "the argument is not a number", value);
     }
     int status = refuse(error, HEDDLE_ERR_USAGE, "there is no such argument", text);
@@ -101,13 +121,13 @@ static int take_argument(const char *from, size_t bytes, request_t *r, heddle_er
 
 static int take_arguments(const char *from, request_t *r, heddle_error_t *error)
 {
+    unsigned seen = 0;
     while (*from) {
         size_t bytes = strcspn(from, "&");
-        int status = bytes ? take_argument(from, bytes, r, error) : 200;
+        int status = bytes ? take_argument(from, bytes, r, &seen, error) : 200;
         if (status != 200) return status;
         from += bytes + (from[bytes] == '&');
     }
-    if (r->limit > REQUEST_EVENTS_MAX) r->limit = REQUEST_EVENTS_MAX;
     return 200;
 }
 

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -71,17 +72,25 @@ typedef struct client {
     struct client *prev, *next;
 } client_t;
 
+typedef enum {
+    VISIT_PLAIN,   /* its answer is there, or is made at once */
+    VISIT_WAITING, /* for the loop's answer, in the list of those that do */
+    VISIT_STREAM,  /* of events; libmicrohttpd comes for more */
+    VISIT_IDLE,    /* the same: all was sent, and the connection is suspended */
+    VISIT_LEFT     /* the same: its client has hung up */
+} visit_state_t;
+
 /* One request. */
 typedef struct visit {
     struct server *server;
     struct MHD_Connection *connection;
     client_t *client;
+    visit_state_t state;
     char target[REQUEST_TARGET_MAX + 2]; /* one more than is taken shows that it is too long */
     /* asked */
     question_t question;
     json_t *whole; /* pages so far; NULL: none yet */
     int pages;
-    bool is_waiting; /* in the list of those that do */
     struct visit *prev, *next;
     /* answered */
     int status;     /* 0: not yet */
@@ -91,13 +100,13 @@ typedef struct visit {
     size_t bytes;
     uint32_t retry_s; /* 0: none is said */
     /* a stream of events: its request has the page that comes next */
-    bool is_stream, is_idle; /* idle: all was sent, and the connection is suspended */
-    bool is_left;            /* its client has hung up */
-    bool has_first;          /* a page came: from now on only news are asked for */
-    buf_t pending;           /* events on their way to the client */
-    size_t sent;             /* of these */
+    bool has_first; /* a page came: from now on only news are asked for */
+    buf_t pending;  /* events on their way to the client */
+    size_t sent;    /* of these */
     uint64_t ask_us, beat_us;
 } visit_t;
+
+static bool is_stream(const visit_t *v) { return v->state >= VISIT_STREAM; }
 
 struct server {
     struct MHD_Daemon *daemon;
@@ -133,7 +142,7 @@ static const char *header(const visit_t *v, const char *name)
 
 /* Takes the text, which is on its way from now on.  Without memory for it (NULL), or for one more beside the
  * others, the answer is 503 alone; the few bytes of a probe always go. */
-static void settle_text(server_t *s, visit_t *v, int status, const char *type, char *text)
+static void answer_text(server_t *s, visit_t *v, int status, const char *type, char *text)
 {
     size_t bytes = text ? strlen(text) : 0;
     bool is_over = s->bodies_bytes + bytes > BODIES_BYTES && !request_is_probe(&v->question.request);
@@ -152,10 +161,10 @@ static void settle_text(server_t *s, visit_t *v, int status, const char *type, c
 }
 
 /* Takes the body.  The words of options are the command's, as in `-o json`. */
-static void settle(server_t *s, visit_t *v, int status, json_t *body)
+static void answer(server_t *s, visit_t *v, int status, json_t *body)
 {
     option_json_words(body);
-    settle_text(s, v, status, "application/json",
+    answer_text(s, v, status, "application/json",
                 body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL);
     json_decref(body);
 }
@@ -170,14 +179,14 @@ static const char *kind_of(const visit_t *v)
     return r->kind == REQUEST_API ? r->op : r->kind ? KINDS[r->kind] : "http";
 }
 
-static void settle_error(server_t *s, visit_t *v, int status, const heddle_error_t *error)
+static void answer_error(server_t *s, visit_t *v, int status, const heddle_error_t *error)
 {
-    settle(s, v, status,
+    answer(s, v, status,
            json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind_of(v), "ok", 0, "error",
                      value_from_error(error)));
 }
 
-static void settle_asset(visit_t *v)
+static void answer_asset(visit_t *v)
 {
     v->has_asset = true;
     v->status = 200;
@@ -192,18 +201,18 @@ static bool is_trusted(const server_t *s, const visit_t *v)
 
 /* The loop's error.  A probe without the token gets the code alone: the words name adapters, versions and
  * paths. */
-static void settle_failure(server_t *s, visit_t *v, const heddle_error_t *error)
+static void answer_failure(server_t *s, visit_t *v, const heddle_error_t *error)
 {
     heddle_error_t general;
     int status = request_status(error->code);
     if (is_trusted(s, v)) {
-        settle_error(s, v, status, error);
+        answer_error(s, v, status, error);
         return;
     }
     error_fail(&general, error->code, "/%s of the %s fails", kind_of(v), s->program);
     error_hint(&general, "a request with the token has the reason");
     general.retriable = error->retriable;
-    settle_error(s, v, status, &general);
+    answer_error(s, v, status, &general);
 }
 
 typedef struct {
@@ -248,10 +257,10 @@ static ssize_t read_stream(void *self, uint64_t at, char *to, size_t size)
     size_t left = v->pending.bytes - v->sent;
     (void)at;
     if (v->server->is_ending) return MHD_CONTENT_READER_END_OF_STREAM;
-    if (v->is_left) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (v->state == VISIT_LEFT) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (v->client) v->client->since_us = now_us();
     if (!left) {
-        v->is_idle = true;
+        v->state = VISIT_IDLE;
         MHD_suspend_connection(v->connection);
         return 0;
     }
@@ -270,7 +279,7 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
 {
     char retry[16];
     struct MHD_Response *r =
-        v->is_stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, v, NULL)
+        is_stream(v) ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, v, NULL)
                      : response_of(s, v);
     if (!r) return MHD_NO;
     for (size_t i = 0; i < STATUS_COUNT; i++) s->answered[i] += STATUSES[i].status == v->status;
@@ -295,7 +304,7 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
 static void stop_waiting(server_t *s, visit_t *v)
 {
     DL_DELETE(s->waiting, v);
-    v->is_waiting = false;
+    v->state = VISIT_PLAIN;
     if (v->whole) {
         s->joining--;
         json_decref(v->whole);
@@ -329,30 +338,40 @@ static bool ask(server_t *s, visit_t *v)
 {
     if (request_is_probe(&v->question.request)) return ask_probe(s, v);
     v->question.ticket = ++s->last_ticket;
-    v->question.due_us = v->is_stream ? CLOCK_NEVER : now_us() + LOOP_US;
+    v->question.due_us = is_stream(v) ? CLOCK_NEVER : now_us() + LOOP_US;
     return mailbox_ask(s->mailbox, &v->question);
 }
 
-static void settle_busy(server_t *s, visit_t *v)
+static void answer_busy(server_t *s, visit_t *v)
 {
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_LIMIT, "too many requests are being answered");
     error_hint(&error, "try again in a moment");
     error.retriable = 1;
-    settle_error(s, v, 503, &error);
+    answer_error(s, v, 503, &error);
+}
+
+/* Of another kind than being busy: what asks again in a moment may find nothing there. */
+static void answer_ending(server_t *s, visit_t *v)
+{
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "the %s is ending", s->program);
+    error_hint(&error, "ask again when it has been started again");
+    error.retriable = 1;
+    answer_error(s, v, 503, &error);
 }
 
 /* Not a matter of time: the next answer has as many pages. */
-static void settle_too_long(server_t *s, visit_t *v)
+static void answer_too_long(server_t *s, visit_t *v)
 {
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_LIMIT, "the answer has more than %d pages", PAGES);
     error_hint(&error,
                "ask for one adapter or one worker, or with the command heddle, which has no such limit");
-    settle_error(s, v, 500, &error);
+    answer_error(s, v, 500, &error);
 }
 
-static void settle_metrics(server_t *s, visit_t *v, samples_t *samples)
+static void answer_metrics(server_t *s, visit_t *v, samples_t *samples)
 {
     const char *accept = header(v, "Accept");
     bool is_openmetrics = accept && strstr(accept, "application/openmetrics-text");
@@ -365,7 +384,7 @@ static void settle_metrics(server_t *s, visit_t *v, samples_t *samples)
         samples_add(samples, &METRICS[1], STATUSES[i].text, (double)s->answered[i]);
     if (s->certificate_end_ms) samples_add(samples, &METRICS[2], NULL, (double)s->certificate_end_ms / 1e3);
     metrics_text(samples, is_openmetrics, &out);
-    settle_text(s, v, 200, metrics_content_type(is_openmetrics), out.failed ? NULL : strdup(buf_text(&out)));
+    answer_text(s, v, 200, metrics_content_type(is_openmetrics), out.failed ? NULL : strdup(buf_text(&out)));
     buf_fini(&out);
 }
 
@@ -376,16 +395,16 @@ static bool take_page(server_t *s, visit_t *v, reply_t *reply)
     bool is_events = r->op && !strcmp(r->op, "events"); /* its reader asks for the rest */
     heddle_error_t error;
     if (v->whole && pages_append(v->whole, reply->body, r->ref.version != 0, &error)) {
-        settle_error(s, v, 500, &error);
+        answer_error(s, v, 500, &error);
         return true;
     }
     if (!reply->more || is_events) {
-        settle(s, v, 200, json_incref(v->whole ? v->whole : reply->body));
+        answer(s, v, 200, json_incref(v->whole ? v->whole : reply->body));
         return true;
     }
     if (!v->whole) {
         if (s->joining == JOINING) {
-            settle_busy(s, v);
+            answer_busy(s, v);
             return true;
         }
         s->joining++;
@@ -393,9 +412,9 @@ static bool take_page(server_t *s, visit_t *v, reply_t *reply)
     }
     v->question.after = reply->next;
     memcpy(v->question.after_name, reply->next_name, sizeof reply->next_name);
-    if (++v->pages == PAGES) settle_too_long(s, v);
+    if (++v->pages == PAGES) answer_too_long(s, v);
     else if (ask(s, v)) return false;
-    else settle_busy(s, v);
+    else answer_busy(s, v);
     return true;
 }
 
@@ -403,8 +422,8 @@ static bool take_page(server_t *s, visit_t *v, reply_t *reply)
 
 static void go_on_stream(visit_t *v)
 {
-    if (!v->is_idle) return; /* libmicrohttpd comes for it */
-    v->is_idle = false;
+    if (v->state != VISIT_IDLE) return; /* libmicrohttpd comes for it */
+    v->state = VISIT_STREAM;
     go_on(v);
 }
 
@@ -449,7 +468,7 @@ static void feed_streams(server_t *s, uint64_t now)
     {
         bool is_new = !v->has_first || last_seq >= v->question.request.after;
         if (v->pending.failed && v->client) shutdown(v->client->fd, SHUT_RDWR);
-        if (!v->is_idle) continue; /* its client has not read what there is */
+        if (v->state != VISIT_IDLE) continue; /* its client has not read what there is */
         if (v->client) v->client->since_us = now;
         if (is_new && !v->question.ticket && now >= v->ask_us && !ask(s, v)) {
             v->question.ticket = 0;
@@ -468,7 +487,7 @@ static uint64_t streams_due(const server_t *s)
     uint64_t due = CLOCK_NEVER, last_seq = s->streams ? mailbox_noted(s->mailbox, true) : 0;
     for (const visit_t *v = s->streams; v; v = v->next) {
         bool is_new = !v->has_first || last_seq >= v->question.request.after;
-        if (!v->is_idle) continue;
+        if (v->state != VISIT_IDLE) continue;
         due = clock_earlier(due, v->beat_us);
         if (is_new && !v->question.ticket) due = clock_earlier(due, v->ask_us);
     }
@@ -479,12 +498,12 @@ static void begin_stream(server_t *s, visit_t *v)
 {
     const char *id = header(v, "Last-Event-ID");
     if (s->stream_count == STREAMS) {
-        settle_busy(s, v);
+        answer_busy(s, v);
         return;
     }
     if (id) request_resume(&v->question.request, id);
     buf_printf(&v->pending, "retry: %d\n\n", RETRY_S * 1000);
-    v->is_stream = true;
+    v->state = VISIT_STREAM;
     v->status = 200;
     v->type = "text/event-stream";
     v->beat_us = now_us() + BEAT_US;
@@ -504,10 +523,10 @@ static visit_t *visit_of(const server_t *s, uint64_t ticket)
 
 static void take_reply(server_t *s, visit_t *v, reply_t *reply)
 {
-    bool is_over = !v->is_stream;
-    if (v->is_stream) take_events(v, reply);
-    else if (reply->error.code) settle_failure(s, v, &reply->error);
-    else if (reply->samples) settle_metrics(s, v, reply->samples);
+    bool is_over = !is_stream(v);
+    if (is_stream(v)) take_events(v, reply);
+    else if (reply->error.code) answer_failure(s, v, &reply->error);
+    else if (reply->samples) answer_metrics(s, v, reply->samples);
     else is_over = take_page(s, v, reply);
     if (!is_over) return;
     stop_waiting(s, v);
@@ -542,7 +561,7 @@ static void end_late(server_t *s, uint64_t now)
                    "the %s's loop did not answer for %d s", s->program, LOOP_US / 1000000);
         error_hint(&error, "it may wait for a disk: its log says more");
         error.retriable = 1;
-        settle_error(s, v, request_status(error.code), &error);
+        answer_error(s, v, request_status(error.code), &error);
         stop_waiting(s, v);
         go_on(v);
     }
@@ -557,11 +576,24 @@ static bool has_body(const visit_t *v)
     return header(v, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
 }
 
+static enum MHD_Result count_host(void *count, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind, (void)value;
+    *(unsigned *)count += !strcasecmp(name, "Host");
+    return MHD_YES;
+}
+
 /* A supervisor has no token, and gets no more than whether all is well.  Nor has a browser that asks for the
  * page: that is what asks its reader for the token. */
 static int check_client(const server_t *s, const visit_t *v, heddle_error_t *error)
 {
     const char *host = header(v, "Host");
+    unsigned hosts = 0;
+    MHD_get_connection_values(v->connection, MHD_HEADER_KIND, count_host, &hosts);
+    if (hosts > 1) { /* the first would be checked, and another server may take the second */
+        error_fail(error, HEDDLE_ERR_USAGE, "the request has the header Host %u times", hosts);
+        return 400;
+    }
     bool is_open = request_is_probe(&v->question.request) || v->question.request.kind == REQUEST_ASSET;
     if (s->token[0]) {
         if (is_open || is_trusted(s, v)) return 200;
@@ -600,14 +632,14 @@ static void begin(server_t *s, visit_t *v, const char *method)
         error_fail(&error, HEDDLE_ERR_USAGE, "the request has a body");
         error_expected(&error, "none");
     }
-    if (status != 200) settle_error(s, v, status, &error);
-    else if (kind == REQUEST_ASSET) settle_asset(v);
-    else if (s->is_ending) settle_busy(s, v);
+    if (status != 200) answer_error(s, v, status, &error);
+    else if (kind == REQUEST_ASSET) answer_asset(v);
+    else if (s->is_ending) answer_ending(s, v);
     else if (wants_stream(v)) begin_stream(s, v);
-    else if (!ask(s, v)) settle_busy(s, v);
+    else if (!ask(s, v)) answer_busy(s, v);
     else {
         DL_APPEND(s->waiting, v);
-        v->is_waiting = true;
+        v->state = VISIT_WAITING;
         MHD_suspend_connection(v->connection);
     }
 }
@@ -629,7 +661,7 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
         v->client = info ? info->socket_context : NULL;
         if (v->client) v->client->is_served = true, v->client->since_us = now_us();
         begin(s, v, method);
-        if (v->is_waiting) return MHD_YES;
+        if (v->state == VISIT_WAITING) return MHD_YES;
     }
     return v->status ? respond(s, v) : MHD_NO;
 }
@@ -651,8 +683,8 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **r
     (void)connection, (void)how;
     if (!v) return;
     *request = NULL;
-    if (v->is_waiting) stop_waiting(s, v);
-    if (v->is_stream) {
+    if (v->state == VISIT_WAITING) stop_waiting(s, v);
+    if (is_stream(v)) {
         DL_DELETE(s->streams, v);
         s->stream_count--;
     }
@@ -686,34 +718,25 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
     *context = c;
 }
 
-/* A client that sends a byte now and then keeps a connection from being idle, and so is held to a time for
- * the whole.  The socket ends here, and libmicrohttpd finds that out. */
-static void end_slow(const server_t *s, uint64_t now)
-{
-    client_t *c;
-    DL_FOREACH(s->clients, c)
-    if (now - c->since_us > (c->is_served ? SEND_US : READ_US)) shutdown(c->fd, SHUT_RDWR);
-}
-
-/* libmicrohttpd does not look at a connection that is suspended, and would keep the place of an idle stream
- * for a client that has gone. */
-static void end_left(const server_t *s)
-{
-    visit_t *v;
-    DL_FOREACH(s->streams, v)
-    {
-        if (!v->is_idle || !v->client) continue;
-        v->is_left = poll(&(struct pollfd){.fd = v->client->fd, .events = POLLRDHUP}, 1, 0) > 0;
-        if (v->is_left) go_on_stream(v);
-    }
-}
-
 static void sweep(server_t *s, uint64_t now)
 {
     if (now < s->sweep_us) return;
     s->sweep_us = now + SWEEP_US;
-    end_slow(s, now);
-    end_left(s);
+    /* A client that sends a byte now and then keeps a connection from being idle, and so is held to a time
+     * for the whole.  The socket ends here, and libmicrohttpd finds that out. */
+    client_t *c;
+    DL_FOREACH(s->clients, c)
+    if (now - c->since_us > (c->is_served ? SEND_US : READ_US)) shutdown(c->fd, SHUT_RDWR);
+    /* libmicrohttpd does not look at a connection that is suspended, and would keep the place of an idle
+     * stream for a client that has gone. */
+    visit_t *v;
+    DL_FOREACH(s->streams, v)
+    {
+        if (v->state != VISIT_IDLE || !v->client) continue;
+        if (poll(&(struct pollfd){.fd = v->client->fd, .events = POLLRDHUP}, 1, 0) <= 0) continue;
+        v->state = VISIT_LEFT;
+        go_on(v);
+    }
 }
 
 /* ---- the thread ---- */
@@ -767,7 +790,7 @@ static void *run(void *self)
     s->is_ending = true;
     while (s->waiting) {
         visit_t *v = s->waiting;
-        settle_busy(s, v);
+        answer_ending(s, v);
         stop_waiting(s, v);
         go_on(v);
     }

@@ -27,7 +27,7 @@ typedef struct {
     int listen_fd;       /* taken, also on failure */
     const char *program; /* "broker", for texts; borrowed for ever */
     const char *token;   /* NULL: each client is answered that reaches the address and names it as an address
-                        * (request_is_of_address) */
+                          * (request_is_of_address) */
     const certificate_t *certificate; /* NULL: no TLS */
     bool has_api;                     /* else /api/v1 and the page are not found */
     bool is_remote;                   /* other hosts reach it: none of them has all places */

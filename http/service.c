@@ -59,20 +59,6 @@ int service_check(const service_opts_t *opts, heddle_error_t *error)
 
 /* ---- open and close ---- */
 
-static void warn(const service_t *s, const certificate_t *certificate, bool is_loopback)
-{
-    char end[25];
-    uint64_t now_ms = clock_wall(clock_system());
-    clock_text(certificate->end_ms, end);
-    if (certificate->chain && certificate->end_ms - now_ms < SOON_MS)
-        log_emit(LOG_WARN, "http.certificate", "the certificate of %s ends at %s", s->url, end);
-    if (!certificate->chain && !is_loopback)
-        log_emit(LOG_WARN, "http.plain",
-                 "%s is reached from other hosts without encryption: token and answers can be read on the "
-                 "network; start with --http-cert and --http-key",
-                 s->url);
-}
-
 int service_open(const service_opts_t *opts, service_t **ret_service, heddle_error_t *error)
 {
     listener_address_t address;
@@ -91,7 +77,19 @@ int service_open(const service_opts_t *opts, service_t **ret_service, heddle_err
     with.is_remote = !address.is_loopback;
     if (!rc) rc = listener_open(&address, with.certificate != NULL, &with.listen_fd, s->url, error);
     if (!rc) rc = server_open(&with, &s->server, error);
-    if (!rc) warn(s, &certificate, address.is_loopback);
+    if (!rc) {
+        char end[25];
+        uint64_t now_ms = clock_wall(clock_system());
+        clock_text(certificate.end_ms, end);
+        if (certificate.chain && certificate.end_ms - now_ms < SOON_MS)
+            log_emit(LOG_WARN, "http.certificate", "the certificate of %s ends at %s", s->url, end);
+        if (!certificate.chain && !address.is_loopback)
+            log_emit(
+                LOG_WARN, "http.plain",
+                "%s is reached from other hosts without encryption: token and answers can be read on the "
+                "network; start with --http-cert and --http-key",
+                s->url);
+    }
     explicit_bzero(token, sizeof token);
     certificate_fini(&certificate);
     if (rc) service_close(&s);

@@ -231,7 +231,7 @@ struct handover {
     handover_connection_t connections[CONNECTIONS]; /* fd -1: free */
     uint32_t count;                                 /* of those that have asked nothing yet */
     region_list_t list;
-    handover_heard_t heard;
+    handover_received_t received;
     bool is_accepting; /* the listener is in the poll set */
     uint64_t retry_us; /* when it may accept again; 0: at once */
     handover_find_t find;
@@ -399,7 +399,7 @@ static void end_connection(handover_t *h, handover_connection_t *c)
     (void)epoll_ctl(h->poll.fd, EPOLL_CTL_DEL, c->socket.fd, NULL);
     forks_close(&c->socket);
     if (!c->is_watching) h->count--;
-    else if (h->heard) h->heard(h->self, (uint32_t)(c - h->connections), NOTE_GONE, NULL);
+    else if (h->received) h->received(h->self, (uint32_t)(c - h->connections), NOTE_GONE, NULL);
 }
 
 /* The message, with a descriptor where there is one. The answer is the only message that the connection's
@@ -462,8 +462,8 @@ static bool begin_watch(handover_t *h, handover_connection_t *c)
 static bool take_note(handover_t *h, handover_connection_t *c, const message_t *note)
 {
     if (note->code < CODE_NOTE || note->code > CODE_NOTE + NOTE_BAD) return false;
-    if (h->heard)
-        h->heard(h->self, (uint32_t)(c - h->connections), (note_t)(note->code - CODE_NOTE), &note->id);
+    if (h->received)
+        h->received(h->self, (uint32_t)(c - h->connections), (note_t)(note->code - CODE_NOTE), &note->id);
     return true;
 }
 
@@ -550,7 +550,7 @@ void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count)
         if (c->socket.fd >= 0) send_to_watcher(c, &h->list, list_bytes(count));
 }
 
-void handover_hear(handover_t *h, handover_heard_t heard) { h->heard = heard; }
+void handover_on_note(handover_t *h, handover_received_t received) { h->received = received; }
 
 void handover_tell(handover_t *h, uint32_t watcher, note_t note, const content_id_t *id)
 {

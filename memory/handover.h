@@ -91,14 +91,14 @@ uint64_t handover_turn(handover_t *h, uint64_t now_us);
 /* Ends all connections, and removes the file of the socket. Accepts NULL. */
 void handover_destroy(handover_t **h);
 
-/* What is offered from now on, at most LIMIT_OFFERED: told to all that watch. A region is withdrawn by a list
+/* What is offered from now on, at most LIMIT_OFFERED: sent to all that watch. A region is withdrawn by a list
  * without it. */
 void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count);
 
 /* `watcher`: a number below LIMIT_WATCHERS, of another process after NOTE_GONE. Called within
  * handover_turn. */
-typedef void (*handover_heard_t)(void *self, uint32_t watcher, note_t note, const content_id_t *id);
-void handover_hear(handover_t *h, handover_heard_t heard);
+typedef void (*handover_received_t)(void *self, uint32_t watcher, note_t note, const content_id_t *id);
+void handover_on_note(handover_t *h, handover_received_t received);
 /* A watcher that cannot take it is disconnected: NOTE_GONE comes in the next turn. */
 void handover_tell(handover_t *h, uint32_t watcher, note_t note, const content_id_t *id);
 

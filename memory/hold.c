@@ -21,15 +21,25 @@
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 /* Reading a mapping of another file may be SIGBUS, for one that can shrink; or may never end the lock, for
- * one whose description is the owner's. Only a memory file has seals. */
+ * one whose description is the owner's. Only a memory file has seals. They are read first: only the size of a
+ * file that has them all is final. */
 static int check_file(int fd, size_t *ret_bytes, heddle_error_t *error)
 {
     struct stat s;
     struct statfs f;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "a file from another process is not shared memory");
+    if ((seals & SEALS) != SEALS) {
+        error_fail(error, HEDDLE_ERR_PROTOCOL, "shared memory from another process is not sealed");
+        error_expected(error, "seals %#x", SEALS);
+        error_found(error, "seals %#x", seals);
+        return HEDDLE_ERR_PROTOCOL;
+    }
     if (fstat(fd, &s) < 0 || fstatfs(fd, &f) < 0)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "a file from another process cannot be looked at: %s",
                           strerror(errno));
-    if (!S_ISREG(s.st_mode) || f.f_type != TMPFS_MAGIC || fcntl(fd, F_GET_SEALS) < 0)
+    if (f.f_type != TMPFS_MAGIC) /* huge pages have seals, too */
         return error_fail(error, HEDDLE_ERR_PROTOCOL, "a file from another process is not shared memory");
     if (s.st_uid != geteuid()) {
         error_fail(error, HEDDLE_ERR_DENIED, "shared memory from another process belongs to another user");
@@ -39,13 +49,6 @@ static int check_file(int fd, size_t *ret_bytes, heddle_error_t *error)
     }
     if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
         return error_fail(error, HEDDLE_ERR_PROTOCOL, "shared memory from another process came writable");
-    int seals = fcntl(fd, F_GET_SEALS);
-    if ((seals & SEALS) != SEALS) {
-        error_fail(error, HEDDLE_ERR_PROTOCOL, "shared memory from another process is not sealed");
-        error_expected(error, "seals %#x", SEALS);
-        error_found(error, "seals %#x", seals);
-        return HEDDLE_ERR_PROTOCOL;
-    }
     if (s.st_size == 0 || s.st_size % LIMIT_PAGE_BYTES ||
         (uint64_t)s.st_size > LIMIT_REGION_BYTES + LIMIT_PAGE_BYTES)
         return error_fail(error, HEDDLE_ERR_PROTOCOL, "shared memory from another process has %lld bytes",
@@ -132,6 +135,10 @@ int hold_take(hold_t *h, const content_id_t *id, heddle_error_t *error)
     if (h->process != getpid()) return error_fail(error, HEDDLE_ERR_USAGE, "a hold is not usable after fork");
     int rc = reach(h->file.fd, id, &h->state, &h->header, error);
     if (rc) return rc;
+    if (h->header.bytes > h->file_bytes - LIMIT_PAGE_BYTES) { /* what is mapped is what may be read */
+        hold_release(h);
+        return fail_verdict(HEADER_TOO_LARGE, id, &h->header, error);
+    }
     rc = hold_map(h, error);
     (void)hold_step(&h->state, rc ? HOLD_MAP_FAILED : HOLD_MAP, &act);
     if (act == HOLD_UNLOCK) file_unlock(h->file.fd);

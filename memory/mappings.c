@@ -53,7 +53,7 @@ struct mappings {
     mapping_t *first;
     mapping_t *asking; /* for a region alone: one at a time; NULL */
     uint32_t count;
-    mappings_heard_t heard;
+    mappings_received_t received;
     void *self;
     uint64_t due_us; /* of the next turn */
     pid_t process;
@@ -61,11 +61,12 @@ struct mappings {
 
 /* ---- made and destroyed ---- */
 
-int mappings_new(const char *directory, mappings_heard_t heard, void *self, mappings_t **ret_mappings,
+int mappings_new(const char *directory, mappings_received_t received, void *self, mappings_t **ret_mappings,
                  heddle_error_t *error)
 {
     mappings_t *m = calloc(1, sizeof *m);
-    if (m) *m = (mappings_t){.directory = directory, .poll = MEMORY_FD_NONE, .heard = heard, .self = self};
+    if (m)
+        *m = (mappings_t){.directory = directory, .poll = MEMORY_FD_NONE, .received = received, .self = self};
     if (m && forks_stop()) {
         forks_add(&m->poll, epoll_create1(EPOLL_CLOEXEC));
         forks_go();
@@ -224,7 +225,7 @@ static void lose(mappings_t *m, source_t *s, uint64_t now_us)
     s->retry_us = now_us + MAPPINGS_RETRY_US;
     if (s->has_list) s->gone_us = now_us + MAPPINGS_GONE_US;
     s->has_list = false;
-    if (m->heard) m->heard(m->self, s->name, NOTE_GONE, NULL);
+    if (m->received) m->received(m->self, s->name, NOTE_GONE, NULL);
 }
 
 static void connect_to(mappings_t *m, source_t *s, uint64_t now_us)
@@ -288,7 +289,7 @@ static void turn_source(mappings_t *m, source_t *s, bool is_readable, uint64_t n
         if (rc == HEDDLE_ERR_AGAIN) break;
         if (rc) lose(m, s, now_us);
         else if (event.is_list) take_list(m, s, &event);
-        else if (m->heard) m->heard(m->self, s->name, event.note, &event.id);
+        else if (m->received) m->received(m->self, s->name, event.note, &event.id);
     }
     if (s->has_list || s->gone_us > now_us) return;
     withdraw_all(m, s);

@@ -33,6 +33,10 @@
  * ended. It is gone while no list came over its connection: one that accepts connections and ends them is
  * gone, too.
  *
+ * *Watch*: a connection over which a source sends the list of what it offers, again after each change.
+ * *Meet*: to watch a source that no list names, while its process is there. *Forgo*: to watch a source no
+ * longer than that, since no list names it any more.
+ *
  * Threads: one, a loop's. Nothing blocks, but for page faults. The caller owns it. A forked child has neither
  * mappings nor descriptors. */
 #ifndef MEMORY_MAPPINGS_H
@@ -49,10 +53,11 @@
 
 typedef struct mappings mappings_t;
 /* A note that came from a source. Called within mappings_turn. NOTE_GONE: the source has ended; no id. */
-typedef void (*mappings_heard_t)(void *self, const char *source, note_t note, const content_id_t *id);
+typedef void (*mappings_received_t)(void *self, const char *source, note_t note, const content_id_t *id);
 
-/* `directory`: as in memory/handover.h, borrowed; NULL: abstract names. `heard`: NULL for none. NO_MEMORY. */
-int mappings_new(const char *directory, mappings_heard_t heard, void *self, mappings_t **ret_mappings,
+/* `directory`: as in memory/handover.h, borrowed; NULL: abstract names. `received`: NULL for none.
+ * NO_MEMORY. */
+int mappings_new(const char *directory, mappings_received_t received, void *self, mappings_t **ret_mappings,
                  heddle_error_t *error);
 /* What is held then belongs to its taker, which ends it by hold_destroy. Accepts NULL. */
 void mappings_destroy(mappings_t **m);

@@ -67,7 +67,7 @@ static void log_doubt(const round_t *r, round_state_t before)
                  content_text(&r->id, name));
 }
 
-static void hear(void *self, uint32_t watcher, note_t note, const content_id_t *id)
+static void on_note(void *self, uint32_t watcher, note_t note, const content_id_t *id)
 {
     offer_t *o = self;
     round_event_t event = note == NOTE_HELD ? ROUND_HELD : note == NOTE_GOOD ? ROUND_GOOD : ROUND_BAD;
@@ -96,7 +96,7 @@ int offer_new(const offer_opts_t *opts, offer_t **ret_offer, heddle_error_t *err
         offer_destroy(&o);
         return rc;
     }
-    handover_hear(o->handover, hear);
+    handover_on_note(o->handover, on_note);
     *ret_offer = o;
     return HEDDLE_OK;
 }

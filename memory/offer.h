@@ -14,7 +14,7 @@
  *   spoiled    | –                         | no longer handed over           | -> (none)
  *
  * The log has `memory.doubted` when a process finds the content bad, and `memory.spoiled` when a second one
- * does. A process that holds the content of another one hears of its doubt as of a request to verify.
+ * does. A process that holds the content of another one passes its doubt on to those that hold it from there.
  *
  * A content is one of the pool's, sealed; or one that this process holds itself and hands on. It hands on
  * a content only after it, or the process that it came from, has verified it: then it is added as verified.

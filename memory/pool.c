@@ -20,13 +20,17 @@ typedef struct making {
 
 struct pool {
     pool_opts_t opts;
-    uint32_t most, count, places, making_count;
+    uint32_t most, usual, count, places, making_count;
     memory_region_t **regions; /* whole, in the order in which they were taken last */
+    bool *free_now;            /* of each: what a step in the background has found, once */
+    bool has_looked;           /* that is valid */
     making_t *makings;
     memory_region_t *leaving;
     size_t expected;     /* bytes of the first version; 0: not known, or there was one */
     uint64_t surplus_us; /* since when there is more than one free region; CLOCK_NEVER: there is not */
     uint64_t retry_us;   /* when a region ahead is tried again */
+    uint64_t missing_us; /* since when one is missing, and none was taken; CLOCK_NEVER: none is missing */
+    uint64_t guard_us;   /* since when a step of the guard waits; CLOCK_NEVER: none does */
     bool is_list_changed;
     bool has_begun;  /* a region was taken or adopted */
     bool is_turning; /* one was taken, or adopted after another one: the next version will need one, too */
@@ -38,7 +42,7 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error)
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a pool of shared memory");
     p->opts = *opts;
     p->most = opts->most ? opts->most : UINT32_MAX;
-    p->surplus_us = CLOCK_NEVER;
+    p->surplus_us = p->missing_us = p->guard_us = CLOCK_NEVER;
     p->is_list_changed = true;
     *ret_pool = p;
     return HEDDLE_OK;
@@ -77,6 +81,7 @@ void pool_destroy(pool_t **pool)
     }
     memory_region_destroy(&p->leaving);
     free(p->regions);
+    free(p->free_now);
     free(p);
 }
 
@@ -86,8 +91,10 @@ static bool has_place(pool_t *p)
     if (p->count < p->places) return true;
     uint32_t places = p->places ? 2 * p->places : 8;
     memory_region_t **regions = realloc(p->regions, places * sizeof(memory_region_t *));
-    if (!regions) return false;
-    p->regions = regions;
+    if (regions) p->regions = regions;
+    bool *free_now = realloc(p->free_now, places * sizeof *free_now);
+    if (free_now) p->free_now = free_now;
+    if (!regions || !free_now) return false;
     p->places = places;
     return true;
 }
@@ -104,9 +111,19 @@ static bool fits(const memory_region_t *r, size_t bytes)
     return is_large_enough(r, bytes) && !is_far_too_large(r, bytes);
 }
 
-static bool is_free(const pool_t *p, const memory_region_t *r)
+static bool is_free(const pool_t *p, uint32_t at)
 {
-    return memory_region_is_free(r) && is_unused(p, r);
+    if (p->has_looked) return p->free_now[at];
+    return memory_region_is_free(p->regions[at]) && is_unused(p, p->regions[at]);
+}
+
+/* Two system calls for each region that is not wanted. A step in the background asks this of each region
+ * several times; what it finds is only a reason to make or to give back. The exclusive lock decides what may
+ * be written. */
+static void look(pool_t *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) p->free_now[i] = is_free(p, i);
+    p->has_looked = true;
 }
 
 /* A guard that was not taken back yet would be in the way of the version that is written next. */
@@ -121,7 +138,7 @@ static int find_free(const pool_t *p, size_t bytes)
 {
     int best = -1;
     for (uint32_t i = 0; i < p->count; i++)
-        if (fits(p->regions[i], bytes) && is_free(p, p->regions[i]) &&
+        if (fits(p->regions[i], bytes) && is_free(p, i) &&
             (best < 0 || is_better(p->regions[i], p->regions[best])))
             best = (int)i;
     return best;
@@ -130,7 +147,7 @@ static int find_free(const pool_t *p, size_t bytes)
 static uint32_t count_free(const pool_t *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->count; i++) n += is_free(p, p->regions[i]);
+    for (uint32_t i = 0; i < p->count; i++) n += is_free(p, i);
     return n;
 }
 
@@ -139,7 +156,7 @@ static size_t largest_in_use(const pool_t *p)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < p->count; i++)
-        if (p->regions[i]->bytes > bytes && !is_free(p, p->regions[i])) bytes = p->regions[i]->bytes;
+        if (p->regions[i]->bytes > bytes && !is_free(p, i)) bytes = p->regions[i]->bytes;
     return bytes;
 }
 
@@ -147,6 +164,7 @@ static size_t largest_in_use(const pool_t *p)
 static memory_region_t *take_out(pool_t *p, int at)
 {
     memory_region_t *r = p->regions[at], **after = p->regions + at + 1;
+    p->has_looked = false;
     memmove(p->regions + at, after, (size_t)(p->regions + p->count - after) * sizeof *after);
     p->count--;
     return r;
@@ -165,8 +183,7 @@ static bool let_go_of_one(pool_t *p, int next)
 {
     int at = -1;
     for (uint32_t i = 0; i < p->count && !p->leaving; i++)
-        if ((int)i != next && is_free(p, p->regions[i]) &&
-            (at < 0 || p->regions[i]->bytes < p->regions[at]->bytes))
+        if ((int)i != next && is_free(p, i) && (at < 0 || p->regions[i]->bytes < p->regions[at]->bytes))
             at = (int)i;
     if (at < 0) return false;
     let_go(p, at);
@@ -224,6 +241,7 @@ static int make(pool_t *p, making_t *m, heddle_error_t *error)
     if (!rc && !has_place(p)) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     if (rc) return rc;
     p->regions[p->count++] = end_making(p, m);
+    p->has_looked = false;
     p->is_list_changed = true;
     return HEDDLE_OK;
 }
@@ -275,6 +293,11 @@ static int fail_in_use(const pool_t *p, heddle_error_t *error)
     return HEDDLE_ERR_NO_SLOT;
 }
 
+static uint32_t first_listed(const pool_t *p)
+{
+    return p->count > LIMIT_OFFERED ? p->count - LIMIT_OFFERED : 0;
+}
+
 /* AGAIN: none is free. */
 static int take_free(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error)
 {
@@ -282,10 +305,12 @@ static int take_free(pool_t *p, size_t bytes, memory_region_t **ret_region, hedd
         int rc = memory_region_begin(p->regions[at], error);
         if (rc == HEDDLE_ERR_NO_SLOT) continue; /* another process was first */
         if (rc) return rc;
+        p->is_list_changed |= (uint32_t)at < first_listed(p);
         *ret_region = take_out(p, at);
         p->regions[p->count++] = *ret_region;
         p->has_begun = p->is_turning = true;
         p->expected = 0;
+        p->missing_us = CLOCK_NEVER;
         return HEDDLE_OK;
     }
     return HEDDLE_ERR_AGAIN;
@@ -319,6 +344,12 @@ int pool_take(pool_t *p, const void *taker, size_t bytes, memory_region_t **ret_
 void pool_expect(pool_t *p, size_t bytes)
 {
     if (!p->has_begun) p->expected = bytes;
+}
+
+void pool_usual(pool_t *p, uint32_t count)
+{
+    p->usual = count;
+    if (p->opts.most) p->most = 2 * count > p->opts.most ? 2 * count : p->opts.most;
 }
 
 void pool_give_up(pool_t *p, const void *taker)
@@ -355,23 +386,33 @@ static bool is_one_written(const pool_t *p)
     return i < p->count;
 }
 
-/* One step of the guard. It takes a millisecond, in which no thread of this process gets memory: so not while
- * one fills a region. Returns when to call again: CLOCK_NEVER where all is as it is to be. */
+/* Steps of the guard wait while a region is filled, but not for as long as a publication may stay open. */
+static bool may_guard_wait(const pool_t *p, uint64_t now_us)
+{
+    return is_one_written(p) && (p->guard_us == CLOCK_NEVER || now_us - p->guard_us < POOL_RETRY_US);
+}
+
+/* One step of the guard. It takes a millisecond, in which no thread of this process gets memory: so for a
+ * second not while one fills a region. Returns when to call again: CLOCK_NEVER where all is as it is to
+ * be. */
 static uint64_t guard(pool_t *p, uint64_t now_us)
 {
-    uint64_t due_us = CLOCK_NEVER;
+    uint64_t due_us = CLOCK_NEVER, since_us = CLOCK_NEVER;
+    bool may_wait = may_guard_wait(p, now_us);
     for (uint32_t i = 0; i < p->count && p->opts.is_guarded; i++) {
         memory_region_t *r = p->regions[i];
         size_t was = r->guarded_bytes;
         bool is_to_guard = r->state == REGION_SEALED && was < r->mapped_bytes;
-        bool is_to_free = !is_to_guard && was && is_free(p, r);
+        bool is_to_free = !is_to_guard && was && is_free(p, i);
         bool is_open = is_to_guard && p->opts.may_guard && !p->opts.may_guard(p->opts.self, r);
-        if (is_open || ((is_to_guard || is_to_free) && is_one_written(p))) due_us = now_us + POOL_RETRY_US;
+        if (is_open) due_us = clock_earlier(due_us, now_us + POOL_RETRY_US);
+        else if ((is_to_guard || is_to_free) && may_wait) since_us = clock_earlier(p->guard_us, now_us);
         else if (is_to_guard) (void)memory_region_guard(r);
         else if (is_to_free) (void)memory_region_unguard(r);
         if (r->guarded_bytes != was) return now_us;
     }
-    return due_us;
+    p->guard_us = since_us;
+    return since_us == CLOCK_NEVER ? due_us : clock_earlier(due_us, since_us + POOL_RETRY_US);
 }
 
 /* What is far too large for what is in use goes at once: a large version that failed, or a larger model of
@@ -379,7 +420,7 @@ static uint64_t guard(pool_t *p, uint64_t now_us)
 static int find_useless(const pool_t *p, size_t in_use)
 {
     for (uint32_t i = 0; i < p->count && in_use; i++)
-        if (is_far_too_large(p->regions[i], in_use) && is_free(p, p->regions[i])) return (int)i;
+        if (is_far_too_large(p->regions[i], in_use) && is_free(p, i)) return (int)i;
     return -1;
 }
 
@@ -407,12 +448,20 @@ static bool needs_next(const pool_t *p, int next)
     return is_missing && p->opts.most && is_in_turn && p->count + p->making_count < p->most;
 }
 
-uint64_t pool_work(pool_t *p, uint64_t now_us)
+/* When that is due. What was retired is held for a moment still, while the next version is written: it is the
+ * region ahead then, and another one would stay beside it. */
+static uint64_t next_due(pool_t *p, int next, uint64_t now_us)
 {
-    if (p->leaving) {
-        give_back(p);
-        return now_us;
-    }
+    bool is_missing = needs_next(p, next);
+    if (!is_missing) p->missing_us = CLOCK_NEVER;
+    else if (p->missing_us == CLOCK_NEVER) p->missing_us = now_us;
+    bool is_usual = p->count + p->making_count < p->usual;
+    bool may_become_free = is_missing && !is_usual && pool_count(p).lingering;
+    return is_missing ? p->missing_us + (may_become_free ? POOL_LET_GO_US : 0) : CLOCK_NEVER;
+}
+
+static uint64_t do_step(pool_t *p, uint64_t now_us)
+{
     size_t size = p->expected ? p->expected : largest_in_use(p);
     int next = size ? find_free(p, size) : -1;
     making_t *m = find_given_up(p);
@@ -422,8 +471,10 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         return now_us;
     }
     if (is_too_many && let_go_of_one(p, -1)) return now_us;
-    bool is_to_make = m || needs_next(p, next);
-    if (is_to_make && p->retry_us <= now_us) {
+    uint64_t make_us = next_due(p, next, now_us);
+    if (m) make_us = now_us;
+    if (make_us < p->retry_us) make_us = p->retry_us;
+    if (make_us <= now_us) {
         int rc = m ? HEDDLE_OK : begin_making(p, NULL, size, &m, NULL);
         if (!rc) rc = make(p, m, NULL);
         if (rc && rc != HEDDLE_ERR_AGAIN) {
@@ -440,8 +491,20 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
     uint64_t due_us = guard(p, now_us);
     if (due_us <= now_us) return now_us;
     due_us = clock_earlier(due_us, trim(p, next, now_us));
-    if (is_to_make) due_us = clock_earlier(due_us, p->retry_us);
+    due_us = clock_earlier(due_us, make_us);
     return pool_count(p).lingering ? clock_earlier(due_us, now_us + POOL_RETRY_US) : due_us;
+}
+
+uint64_t pool_work(pool_t *p, uint64_t now_us)
+{
+    if (p->leaving) {
+        give_back(p);
+        return now_us;
+    }
+    look(p);
+    uint64_t due_us = do_step(p, now_us);
+    p->has_looked = false;
+    return due_us;
 }
 
 int pool_find(void *pool, const content_id_t *id)
@@ -463,10 +526,11 @@ bool pool_list_is_new(const pool_t *p) { return p->is_list_changed; }
 bool pool_list(pool_t *p, region_name_t ret_names[LIMIT_OFFERED], uint32_t *ret_count)
 {
     bool is_changed = p->is_list_changed;
+    uint32_t first = first_listed(p);
     p->is_list_changed = false;
-    *ret_count = p->count < LIMIT_OFFERED ? p->count : LIMIT_OFFERED;
+    *ret_count = p->count - first;
     for (uint32_t i = 0; i < *ret_count; i++) {
-        content_id_t id = memory_region_content(p->regions[i]);
+        content_id_t id = memory_region_content(p->regions[first + i]);
         memcpy(ret_names[i].identity, id.identity, sizeof id.identity);
     }
     return is_changed;
@@ -476,7 +540,7 @@ pool_count_t pool_count(const pool_t *p)
 {
     pool_count_t c = {.regions = p->count};
     for (uint32_t i = 0; i < p->count; i++) {
-        bool is_in_use = !is_free(p, p->regions[i]);
+        bool is_in_use = !is_free(p, i);
         c.bytes += p->regions[i]->made_bytes;
         c.in_use += is_in_use;
         c.lingering += is_in_use && p->regions[i]->state == REGION_IDLE;

@@ -3,6 +3,7 @@
 
 #include "core/digest.h"
 #include "core/errors.h"
+#include "core/failpoint.h"
 #include "core/limits.h"
 #include "memory/file.h"
 
@@ -193,9 +194,8 @@ static int take_back(memory_region_t *r)
 static void put_header(memory_region_t *r, const region_act_t acts[REGION_ACTS], const header_t *content)
 {
     for (int i = 0; i < REGION_ACTS; i++) {
-        if (acts[i] == REGION_PUT_WRITING) header_begin(header_of(r));
-        if (acts[i] == REGION_PUT_SEALED) header_seal(header_of(r), &content->manifest, content->bytes);
         if (acts[i] == REGION_UNLOCK) file_unlock(r->file.fd);
+        else header_put(header_of(r), acts[i], content);
     }
 }
 
@@ -222,6 +222,7 @@ int memory_region_seal(memory_region_t *r, const digest_t *manifest, size_t byte
     if (bytes > r->made_bytes)
         return error_fail(error, HEDDLE_ERR_USAGE, "%zu bytes cannot be sealed: the region has %zu", bytes,
                           r->made_bytes);
+    if (FAILPOINT("region.seal")) return error_fail(error, HEDDLE_ERR_INTERNAL, "a region cannot be sealed");
     if (r->process != getpid() || !region_step(&r->state, REGION_SEAL, acts))
         return fail_state(r, "sealed", error);
     put_header(r, acts, &content);

@@ -26,6 +26,8 @@
  * over. From then on only the owner's mapping can write, and no page can be punched: the memory is back
  * when the last mapping and the last descriptor are gone.
  *
+ * *Mark*: the header, for processes that have no library (heddle_snapshot_fd).
+ *
  * Threads: one, the owner's; the guard may be set and taken back by another one while the region is not
  * written. Only page faults block. The caller owns it. A forked child has neither the mapping (MADV_DONTFORK)
  * nor the descriptor, and its calls do nothing. */

@@ -37,11 +37,11 @@ static round_act_t ask_next(round_t *r, uint64_t now_us)
     return (round_act_t){true, NOTE_VERIFY, first};
 }
 
-/* What a process that holds the content is told once the round has left `verifying`. */
+/* What a process that holds the content is sent once the round has left `verifying`. */
 static note_t note_of(round_state_t state)
 {
     if (state == ROUND_VERIFIED) return NOTE_VERIFIED;
-    return state == ROUND_SPOILED ? NOTE_SPOILED : NOTE_VERIFY;
+    return state == ROUND_SPOILED ? NOTE_SPOILED : NOTE_DOUBTED;
 }
 
 static round_act_t decide(round_t *r, round_state_t state)
@@ -68,8 +68,8 @@ static void begin_anew(round_t *r, uint32_t watcher)
 {
     r->state = ROUND_VERIFYING;
     for (uint32_t i = 0; i < LIMIT_WATCHERS; i++) {
-        bool is_told = r->members[i].state >= MEMBER_WAITING && r->members[i].state <= MEMBER_LATE;
-        if (i != watcher && is_told) r->members[i].state = MEMBER_GOOD;
+        bool is_sent = r->members[i].state >= MEMBER_WAITING && r->members[i].state <= MEMBER_LATE;
+        if (i != watcher && is_sent) r->members[i].state = MEMBER_GOOD;
     }
 }
 
@@ -79,7 +79,7 @@ round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64
     bool is_second = event == ROUND_BAD && has_bad(r);
     switch (event) {
     case ROUND_HELD:
-        /* Also one that gave the content up and holds it again: what it was told went with its claim. */
+        /* Also one that gave the content up and holds it again: what it was sent went with its claim. */
         if (*member != MEMBER_WAITING && *member != MEMBER_BAD) {
             *member = MEMBER_WAITING;
             r->members[watcher].order = r->next++;
@@ -119,11 +119,11 @@ void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own
                    .due_us = now_us + 2 * round_patience_us(bytes)};
 }
 
-bool claim_hear(claim_t *c, note_t note, const content_id_t *id)
+bool claim_receive(claim_t *c, note_t note, const content_id_t *id)
 {
     if (!content_is(&c->id, id)) return false;
     if (c->state > CLAIM_VERIFYING) return true;
-    if (note == NOTE_VERIFY) c->state = CLAIM_VERIFYING;
+    if (note == NOTE_VERIFY || note == NOTE_DOUBTED) c->state = CLAIM_VERIFYING;
     if (note == NOTE_VERIFIED && !c->is_own) c->state = CLAIM_USABLE;
     if (note == NOTE_SPOILED) c->state = CLAIM_BAD;
     return true;

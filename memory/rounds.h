@@ -7,14 +7,14 @@
  *   state      | one more holds it     | good          | bad                    | the asked one is away
  *   -----------+-----------------------+---------------+------------------------+------------------------
  *   verifying  | asked, if none is;    | -> verified:  | -> doubted: all are    | the next that waits is
- *              | else it waits         |    all are    |    asked               | asked; none: none is
- *              |                       |    told       |                        |
- *   verified   | told; after           | –             | -> doubted: all are    | –
- *              | ROUND_FRESH_US        |               |    asked               |
+ *              | else it waits         |    all are    |    sent                | asked; none: none is
+ *              |                       |    sent       |                        |
+ *   verified   | sent; after           | –             | -> doubted: all are    | –
+ *              | ROUND_FRESH_US        |               |    sent                |
  *              | -> verifying          |               |                        |
- *   doubted    | asked                 | –             | of another process:    | –
- *              |                       |               | -> spoiled: all told   |
- *   spoiled    | told                  | –             | –                      | –
+ *   doubted    | sent                  | –             | of another process:    | –
+ *              |                       |               | -> spoiled: all sent   |
+ *   spoiled    | sent                  | –             | –                      | –
  *
  * `away`: gone, or silent. A verdict counts from each process that holds the content, also from one that only
  * waits: it verified the bytes for itself, because it relies on no other or its source was silent, and it
@@ -33,17 +33,20 @@
  * again and reports again counts once. A holder that uses the content already goes on, and its own round
  * doubts it, too (memory/offer.h); one that verifies it after that hands it on with its own verdict.
  *
- * At a holder, a claim for each content that it holds:
+ * At a holder, a *claim* for each content that it holds:
  *
- *   state      | verify     | verified  | spoiled | source is away | bytes match        | bytes differ
+ *   state      | verify or  | verified  | spoiled | source is away | bytes match        | bytes differ
+ *              | doubted    |           |         |                |                    |
  *   -----------+------------+-----------+---------+----------------+--------------------+-------------
  *   waiting    | verifying  | usable    | bad     | verifying      | –                  | –
  *   verifying  | stays      | usable    | bad     | stays          | usable: note GOOD  | bad: note BAD
  *   usable     | –          | –         | –       | –              | –                  | –
  *   bad        | –          | –         | –       | –              | –                  | –
  *
- * A note about another content, or another generation of the region, changes nothing. A holder that hands a
- * content on has it usable, so what it hands on is usable.
+ * A *note* is a message over a connection that watches (handover.h). One about another content, or another
+ * generation of the region, changes nothing. A holder that hands a content on has it usable, so what it hands
+ * on is usable. A request to verify is no doubt: that of a source which was silent may come long after its
+ * holder has verified the content, and hands it on.
  *
  * Without sockets and clocks; any thread; nothing blocks. The caller owns both. */
 #ifndef MEMORY_ROUNDS_H
@@ -59,6 +62,7 @@ typedef enum {
     NOTE_BAD,      /* the bytes differ from the manifest */
     NOTE_VERIFY,   /* verify it */
     NOTE_VERIFIED, /* another process did: it may be used */
+    NOTE_DOUBTED,  /* one process found it bad: verify it, and call it verified no more */
     NOTE_SPOILED,  /* two processes found it bad */
     NOTE_GONE,     /* never sent: the watcher's connection has ended */
 } note_t;
@@ -91,7 +95,7 @@ typedef struct {
     } members[LIMIT_WATCHERS]; /* by their watcher's number */
 } round_t;
 typedef enum { ROUND_HELD, ROUND_GOOD, ROUND_BAD, ROUND_GONE, ROUND_TIME } round_event_t;
-/* What is to be told, at most one note: to one watcher, or to all members. */
+/* What is to be sent, at most one note: to one watcher, or to all members. */
 #define ROUND_ALL UINT32_MAX
 typedef struct {
     bool is_any;
@@ -106,7 +110,7 @@ round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64
 /* Another source doubts the content. */
 round_act_t round_doubt(round_t *r);
 bool round_has(const round_t *r, uint32_t watcher);
-/* It holds the content, and was told nothing yet. */
+/* It holds the content, and was sent nothing yet. */
 bool round_waits(const round_t *r, uint32_t watcher);
 
 /* ---- a holder ---- */
@@ -121,11 +125,11 @@ typedef struct {
 /* `is_own`: verifies for itself, and VERIFIED changes nothing. The caller tells the source NOTE_HELD. */
 void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own, uint64_t now_us);
 /* A note from the source. False: it is not about this content. */
-bool claim_hear(claim_t *c, note_t note, const content_id_t *id);
+bool claim_receive(claim_t *c, note_t note, const content_id_t *id);
 /* The source is gone. */
 void claim_lose(claim_t *c);
 void claim_tick(claim_t *c, uint64_t now_us);
-/* The bytes were compared with the manifest. True: *ret_note is to be told the source. False: it was not
+/* The bytes were compared with the manifest. True: *ret_note is to be sent to the source. False: it was not
  * verifying, and nothing changes. */
 bool claim_found(claim_t *c, bool is_good, note_t *ret_note);
 

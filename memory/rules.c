@@ -10,20 +10,15 @@
  * lock changes hands inside the kernel. */
 #define THEN() atomic_signal_fence(memory_order_seq_cst)
 
-void header_begin(header_t *h)
+void header_put(header_t *h, region_act_t act, const header_t *content)
 {
-    h->state = HEADER_WRITING;
-    THEN();
-    h->generation++;
-    THEN();
-}
-
-void header_seal(header_t *h, const digest_t *manifest, size_t bytes)
-{
-    h->manifest = *manifest;
-    h->bytes = bytes;
-    THEN();
-    h->state = HEADER_SEALED;
+    if (act == REGION_PUT_WRITING) h->state = HEADER_WRITING;
+    if (act == REGION_PUT_GENERATION) h->generation++;
+    if (act == REGION_PUT_CONTENT) {
+        h->manifest = content->manifest;
+        h->bytes = content->bytes;
+    }
+    if (act == REGION_PUT_SEALED) h->state = HEADER_SEALED;
     THEN();
 }
 
@@ -69,12 +64,12 @@ static const region_rule_t REGION[REGION_STATES][REGION_EVENTS] = {
         },
     [REGION_LOCKING] =
         {
-            [REGION_GRANTED] = {true, REGION_WRITING, {REGION_PUT_WRITING}},
+            [REGION_GRANTED] = {true, REGION_WRITING, {REGION_PUT_WRITING, REGION_PUT_GENERATION}},
             [REGION_REFUSED] = {true, REGION_IDLE},
         },
     [REGION_WRITING] =
         {
-            [REGION_SEAL] = {true, REGION_SEALED, {REGION_PUT_SEALED, REGION_UNLOCK}},
+            [REGION_SEAL] = {true, REGION_SEALED, {REGION_PUT_CONTENT, REGION_PUT_SEALED, REGION_UNLOCK}},
             [REGION_ABORT] = {true, REGION_IDLE, {REGION_UNLOCK}},
             [REGION_OFFER] = {true, REGION_WRITING},
             [REGION_SHRINK] = {true, REGION_GONE},

@@ -53,11 +53,6 @@ typedef struct {
     digest_t manifest;
 } header_t;
 
-/* `writing` first, then the generation: a death between the two leaves nothing that a holder accepts. */
-void header_begin(header_t *h);
-/* `sealed` last: a death before it leaves `writing`. */
-void header_seal(header_t *h, const digest_t *manifest, size_t bytes);
-
 /* What a holder finds. Only HEADER_MATCHES may be read. */
 typedef enum {
     HEADER_MATCHES,
@@ -97,6 +92,8 @@ typedef enum {
     REGION_DO_NOTHING,
     REGION_TRY_LOCK,
     REGION_PUT_WRITING,
+    REGION_PUT_GENERATION,
+    REGION_PUT_CONTENT,
     REGION_PUT_SEALED,
     REGION_UNLOCK,
 } region_act_t;
@@ -105,6 +102,12 @@ typedef enum {
  * are to be done in their order; REGION_DO_NOTHING fills the rest. */
 #define REGION_ACTS 3
 bool region_step(region_state_t *state, region_event_t event, region_act_t ret_acts[REGION_ACTS]);
+
+/* Does one act of those that put something into the header, and nothing for the others; a death may come
+ * between any two. `writing` comes first, then the next generation; the content's manifest and bytes, then
+ * `sealed`. So a header that says `sealed` always names the bytes that are there. `content`: for
+ * REGION_PUT_CONTENT. */
+void header_put(header_t *h, region_act_t act, const header_t *content);
 
 /* ---- a holder ---- */
 

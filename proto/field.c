@@ -3,9 +3,9 @@
  * is refused by the compiler until both know it. */
 #include "core/errors.h"
 #include "core/names.h"
+#include "core/utf8.h"
 #include "proto/field.h"
 #include "proto/scan.h"
-#include "proto/utf8.h"
 
 #include <inttypes.h>
 #include <msgpack.h>

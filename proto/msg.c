@@ -35,16 +35,17 @@ int msg_encode(const msg_t *m, buf_t *out)
 /* A frame is [type, {...}] with a type that is known.  A body that cannot be decoded leaves nothing. */
 int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
 {
-    memset(ret_msg, 0, sizeof *ret_msg);
+    memset(ret_msg, 0, offsetof(msg_t, room));
+    ret_msg->arena = (arena_t){.room = ret_msg->room, .room_bytes = sizeof ret_msg->room};
     if (frame.bytes > LIMIT_FRAME_BYTES) {
         int rc = error_fail(error, HEDDLE_ERR_LIMIT, "the frame is too long");
         error_expected(error, "up to %u bytes", LIMIT_FRAME_BYTES);
         error_found(error, "%zu bytes", frame.bytes);
         return rc;
     }
-    msgpack_unpacked tree;
+    scan_tree_t tree;
     int rc = scan_decode(frame, &FRAME_LIMITS, "frame", &tree, error);
-    const msgpack_object *root = &tree.data, *item = root->via.array.ptr;
+    const msgpack_object *root = &tree.root, *item = root->via.array.ptr;
     bool is_message = !rc && root->type == MSGPACK_OBJECT_ARRAY && root->via.array.size == 2 &&
                       item[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && item[1].type == MSGPACK_OBJECT_MAP;
     unsigned long long type = is_message ? item[0].via.u64 : 0;
@@ -61,7 +62,7 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "the frame is not a message");
         error_contrast(error, "an array of a type number and a map", "another msgpack object");
     }
-    msgpack_unpacked_destroy(&tree);
+    scan_end(&tree);
     if (rc) msg_fini(ret_msg);
     return rc;
 }
@@ -70,7 +71,7 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
 void msg_fini(msg_t *m)
 {
     arena_fini(&m->arena);
-    memset(m, 0, sizeof *m);
+    memset(m, 0, offsetof(msg_t, room));
 }
 
 /* The texts are borrowed: an answer is encoded before its error object goes. */

@@ -78,9 +78,16 @@ typedef struct {
     bytes_t auth;
     const char *cluster; /* that it joined before, "" none: another one is not for it */
 } msg_hello_t;
+/* A broker of the cluster: its address, and the public key that it proves; "": the same as the one that says
+ * this, or none. */
+typedef struct {
+    const char *endpoint, *key;
+} msg_broker_t;
 typedef struct {
     uint64_t wire, epoch, lease_ms, keep, pid;
     const char *cluster, *heddle;
+    msg_broker_t *brokers; /* all of them, so that one known address is enough; none: they are not known */
+    uint32_t broker_count;
 } msg_hello_ok_t;
 
 /* What a worker holds of a version, restated at each join, with how long it took (as in STAGED and ACTIVE; 0:
@@ -96,6 +103,16 @@ typedef struct {
     bool held;
     uint64_t age_us; /* in this state, by the worker's clock; 0: not known */
 } msg_held_t;
+/* A version that a worker fetches, restated at each join: its sources, the one that it asks first.
+ * half: of the chunks that `sources` are for, and `others` are for the other one; 0: for all. */
+typedef struct {
+    const char *adapter;
+    uint64_t version, half;
+    uint64_t *sources;
+    uint32_t source_count;
+    uint64_t *others;
+    uint32_t other_count; /* tokens */
+} msg_fetched_t;
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
 typedef struct {
     const char *adapter;
@@ -118,6 +135,8 @@ typedef struct {
     uint32_t adapter_count;
     msg_held_t *held;
     uint32_t held_count;
+    msg_fetched_t *fetched;
+    uint32_t fetched_count;
     const char *backend, *ucx; /* "ucx" and its version "1.13.1"; "mem" and "" */
     const char **devices;
     uint32_t device_count;
@@ -138,6 +157,10 @@ typedef struct {
     const char *host_share; /* directory of its sockets for shared memory; "": they are abstract */
     bool no_relay;          /* others fetch from it only where no other process has the version */
     bool draining;          /* it is about to leave, and restates that */
+    bool own_wish;          /* of `draining`: its application's, which no operator takes back */
+    /* the last one of each earlier start of the broker, newest first: others may still name this one so */
+    uint64_t *former_tokens;
+    uint32_t former_count;
 } msg_join_t;
 
 /* A version that a publisher still serves, in a region that others of its place may hold. */
@@ -162,6 +185,8 @@ typedef struct {
     uint32_t offered_count;  /* of `served`, those that may be held */
     uint64_t max_rate_bytes; /* a second at most, that it serves; 0: no limit */
     const char *kind;        /* of what it will publish; "": lora */
+    uint64_t *former_tokens; /* as in JOIN */
+    uint32_t former_count;
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */
@@ -203,9 +228,9 @@ typedef struct {
     msg_progress_t *adapters;
     uint32_t adapter_count;
     msg_counts_t counts;
-    const char *unheld; /* why versions of its host are copied, though not by --own-memory; "": they are
-                         * held where they are */
-    bool draining;      /* as in JOIN */
+    const char *unheld;      /* why versions of its host are copied, though not by --own-memory; "": they are
+                              * held where they are */
+    bool draining, own_wish; /* as in JOIN */
 } msg_heartbeat_t;
 /* How far a worker is that is about to leave. */
 typedef enum {
@@ -215,6 +240,9 @@ typedef enum {
 } drain_t;
 typedef struct {
     uint64_t token, seq, drain; /* drain_t */
+    bool stays;                 /* what it restates was taken back: it drains no more */
+    msg_broker_t *brokers;      /* as in HELLO_OK, where they have changed; none: they have not */
+    uint32_t broker_count;
 } msg_heartbeat_ok_t;
 typedef struct {
     uint64_t token, req;
@@ -285,6 +313,7 @@ typedef struct {
     int64_t step;
     uint64_t data_bytes;
     const char *kind; /* "": lora */
+    bool kept;        /* another version is active: this one is to go back to, and stays until RETIRE */
 } msg_announce_t;
 typedef struct {
     uint64_t token, version;
@@ -423,11 +452,13 @@ typedef struct {
     digest_t digest;
 } msg_verified_t;
 
-/* token: the session it is about, 0 if none; of: type of the message it answers, 0 if none. */
+/* token: the session it is about, 0 if none; of: type of the message it answers, 0 if none; leader: of a
+ * standby: the address of the broker that leads, and leader_key: its public key, "" where that is not
+ * known. */
 typedef struct {
     uint64_t req, of, token, version, retry_ms;
     bool retriable;
-    const char *code, *message, *adapter, *worker, *phase, *expected, *found, *hint;
+    const char *code, *message, *adapter, *worker, *phase, *expected, *found, *hint, *leader, *leader_key;
 } msg_error_t;
 typedef struct {
     uint64_t nonce;
@@ -443,6 +474,7 @@ typedef struct {
     uint32_t peer_count;
 } msg_peers_t;
 
+#define MSG_ROOM_BYTES 1024u /* texts and lists of most messages of a version */
 typedef struct msg {
     msg_type_t type;
     union {
@@ -450,7 +482,8 @@ typedef struct msg {
         MSG_TYPES(X)
 #undef X
     };
-    arena_t arena; /* of a decoded message */
+    arena_t arena; /* of a decoded message, which is not copied: its texts may be in `room` */
+    _Alignas(16) uint8_t room[MSG_ROOM_BYTES];
 } msg_t;
 
 /* Appends the frame to `out`.  Text fields that are NULL go as "", bytes in them that are not UTF-8 as '?'.

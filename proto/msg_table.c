@@ -52,6 +52,7 @@
 #define EPOCH UINT32_MAX /* the upper half of a token */
 #define LABEL_BYTES (2 * HEDDLE_NAME_MAX + 1)
 #define CODE_BYTES LIMIT_WORD_BYTES
+#define ENDPOINT_TEXT 255u /* as libzmq takes them */
 
 #define TABLE(var, name_, struct_, fields_)                                                                  \
     static const table_t var = {name_, fields_, sizeof fields_ / sizeof *fields_, sizeof(struct_)}
@@ -76,6 +77,16 @@ static const field_t HELD_FIELDS[] = {
     U64(msg_held_t, age_us, LIMIT_EXACT, OPTIONAL),
 };
 TABLE(HELD, "held", msg_held_t, HELD_FIELDS);
+
+/* A broker that was started again plans by these. */
+static const field_t FETCHED_FIELDS[] = {
+    NAME(msg_fetched_t, adapter, REQUIRED),
+    U64(msg_fetched_t, version, LIMIT_EXACT, REQUIRED),
+    U64(msg_fetched_t, half, 2, OPTIONAL),
+    U64S(msg_fetched_t, sources, source_count, LIMIT_SOURCES),
+    U64S(msg_fetched_t, others, other_count, LIMIT_SOURCES),
+};
+TABLE(FETCHED, "fetched", msg_fetched_t, FETCHED_FIELDS);
 
 /* 0, 0 where nothing was applied yet, so neither number is required. */
 static const field_t SUBSCRIPTION_FIELDS[] = {
@@ -178,6 +189,13 @@ static const field_t MISSING_FIELDS[] = {
 };
 TABLE(MISSING, "missing", msg_missing_t, MISSING_FIELDS);
 
+/* A key is of the same length always; a member checks it before it is used. */
+static const field_t BROKER_FIELDS[] = {
+    TEXT(msg_broker_t, endpoint, ENDPOINT_TEXT, REQUIRED),
+    TEXT(msg_broker_t, key, LIMIT_WORD_BYTES, OPTIONAL),
+};
+TABLE(BROKER, "broker", msg_broker_t, BROKER_FIELDS);
+
 /* --- session --- */
 
 /* The life tells a process that reconnects from one that was started again, which has lost what it held. */
@@ -201,6 +219,7 @@ static const field_t HELLO_OK_FIELDS[] = {
     U64(msg_hello_ok_t, pid, LIMIT_EXACT, OPTIONAL),
     TEXT(msg_hello_ok_t, cluster, HEDDLE_NAME_MAX, OPTIONAL),
     TEXT(msg_hello_ok_t, heddle, LIMIT_WORD_BYTES, OPTIONAL),
+    LIST(msg_hello_ok_t, brokers, broker_count, msg_broker_t, LIMIT_BROKERS, OPTIONAL, BROKER),
 };
 /* Almost all is optional: the first JOIN of a process has nothing to restate. */
 static const field_t JOIN_FIELDS[] = {
@@ -230,6 +249,9 @@ static const field_t JOIN_FIELDS[] = {
     TEXT(msg_join_t, host_share, LIMIT_TEXT_BYTES, OPTIONAL),
     BOOL(msg_join_t, no_relay),
     BOOL(msg_join_t, draining),
+    BOOL(msg_join_t, own_wish),
+    LIST(msg_join_t, fetched, fetched_count, msg_fetched_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL, FETCHED),
+    U64S(msg_join_t, former_tokens, former_count, LIMIT_FORMER_TOKENS),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -249,6 +271,7 @@ static const field_t OPEN_FIELDS[] = {
     LIST(msg_open_t, offered, offered_count, msg_offered_t, LIMIT_OPEN_SERVED, OPTIONAL, OFFERED),
     U64(msg_open_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
     TEXT(msg_open_t, kind, LIMIT_WORD_BYTES, OPTIONAL),
+    U64S(msg_open_t, former_tokens, former_count, LIMIT_FORMER_TOKENS),
 };
 static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, req, ANY, OPTIONAL),
@@ -272,11 +295,14 @@ static const field_t HEARTBEAT_FIELDS[] = {
     COUNTS(msg_heartbeat_t),
     TEXT(msg_heartbeat_t, unheld, LIMIT_TEXT_BYTES, OPTIONAL),
     BOOL(msg_heartbeat_t, draining),
+    BOOL(msg_heartbeat_t, own_wish),
 };
 static const field_t HEARTBEAT_OK_FIELDS[] = {
     U64(msg_heartbeat_ok_t, token, ANY, REQUIRED),
     U64(msg_heartbeat_ok_t, seq, ANY, REQUIRED),
     U64(msg_heartbeat_ok_t, drain, DRAIN_DONE, OPTIONAL),
+    BOOL(msg_heartbeat_ok_t, stays),
+    LIST(msg_heartbeat_ok_t, brokers, broker_count, msg_broker_t, LIMIT_BROKERS, OPTIONAL, BROKER),
 };
 static const field_t LEAVE_FIELDS[] = {
     U64(msg_leave_t, token, ANY, REQUIRED),
@@ -338,6 +364,7 @@ static const field_t ANNOUNCE_FIELDS[] = {
     I64(msg_announce_t, step, LIMIT_EXACT, REQUIRED),
     U64(msg_announce_t, data_bytes, LIMIT_PAYLOAD_BYTES, OPTIONAL),
     TEXT(msg_announce_t, kind, LIMIT_WORD_BYTES, OPTIONAL),
+    BOOL(msg_announce_t, kept),
 };
 static const field_t SOURCES_FIELDS[] = {
     U64(msg_sources_t, token, ANY, REQUIRED),
@@ -525,6 +552,8 @@ static const field_t ERROR_FIELDS[] = {
     TEXT(msg_error_t, expected, LIMIT_TEXT_BYTES, OPTIONAL),
     TEXT(msg_error_t, found, LIMIT_TEXT_BYTES, OPTIONAL),
     TEXT(msg_error_t, hint, LIMIT_TEXT_BYTES, OPTIONAL),
+    TEXT(msg_error_t, leader, LIMIT_TEXT_BYTES, OPTIONAL),
+    TEXT(msg_error_t, leader_key, LIMIT_WORD_BYTES, OPTIONAL),
 };
 static const field_t PING_FIELDS[] = {
     U64(msg_ping_t, nonce, ANY, OPTIONAL),

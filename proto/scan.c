@@ -4,7 +4,7 @@
 #include "proto/scan.h"
 
 #include "core/errors.h"
-#include "proto/utf8.h"
+#include "core/utf8.h"
 
 typedef enum { SCALAR, TEXT, BIN, ARRAY, MAP, EXT, RESERVED } kind_t;
 
@@ -171,18 +171,28 @@ int scan_check(bytes_t input, const scan_limits_t *limits, const char *what, hed
 }
 
 /* The library decodes every input that passes the scan.  Where it does not, its answer counts. */
-int scan_decode(bytes_t input, const scan_limits_t *limits, const char *what, msgpack_unpacked *ret_tree,
+int scan_decode(bytes_t input, const scan_limits_t *limits, const char *what, scan_tree_t *ret_tree,
                 heddle_error_t *error)
 {
     size_t used = 0;
-    msgpack_unpacked_init(ret_tree);
+    ret_tree->root = (msgpack_object){.type = MSGPACK_OBJECT_NIL};
+    ret_tree->zone = (msgpack_zone){.chunk_list = {.free = sizeof ret_tree->first, .ptr = ret_tree->first},
+                                    .chunk_size = MSGPACK_ZONE_CHUNK_SIZE};
     int rc = scan_check(input, limits, what, error);
     if (rc) return rc;
-    msgpack_unpack_return got = msgpack_unpack_next(ret_tree, input.data, input.bytes, &used);
+    msgpack_unpack_return got =
+        msgpack_unpack((const char *)input.data, input.bytes, &used, &ret_tree->zone, &ret_tree->root);
     if (got == MSGPACK_UNPACK_NOMEM_ERROR)
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode %s", what);
     if (got == MSGPACK_UNPACK_SUCCESS && used == input.bytes) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is malformed", what);
+}
+
+/* A zone without a chunk of its own has nothing to end, and the library takes it that each has one. */
+void scan_end(scan_tree_t *t)
+{
+    if (t->zone.chunk_list.head) msgpack_zone_destroy(&t->zone);
+    t->zone = (msgpack_zone){.chunk_size = 0};
 }
 
 int scan_sink(void *out, const char *data, size_t bytes)

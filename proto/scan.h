@@ -24,10 +24,19 @@ typedef struct {
 
 /* PROTOCOL or LIMIT; the message begins with `what` ("frame") and says at which byte. */
 int scan_check(bytes_t input, const scan_limits_t *limits, const char *what, heddle_error_t *error);
+/* A tree lies in `first` as far as it fits, so that a message takes no memory of the heap for it; it is not
+ * moved. */
+#define SCAN_TREE_BYTES 4096u
+typedef struct {
+    msgpack_object root;
+    msgpack_zone zone;
+    _Alignas(16) char first[SCAN_TREE_BYTES];
+} scan_tree_t;
 /* The same, then the tree of what was scanned.  NO_MEMORY too.  The caller ends the tree in any case
- * (msgpack_unpacked_destroy); its texts and bins lie in `input`. */
-int scan_decode(bytes_t input, const scan_limits_t *limits, const char *what, msgpack_unpacked *ret_tree,
+ * (scan_end); its texts and bins lie in `input`. */
+int scan_decode(bytes_t input, const scan_limits_t *limits, const char *what, scan_tree_t *ret_tree,
                 heddle_error_t *error);
+void scan_end(scan_tree_t *t);
 /* For msgpack_packer_init with a buf_t: a message needs no buffer besides the caller's. */
 int scan_sink(void *out, const char *data, size_t bytes);
 

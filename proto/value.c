@@ -4,8 +4,8 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/utf8.h"
 #include "proto/scan.h"
-#include "proto/utf8.h"
 
 #include <math.h>
 #include <msgpack.h>
@@ -152,36 +152,27 @@ static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *err
 
 int value_decode(bytes_t body, json_t **ret_value, heddle_error_t *error)
 {
-    msgpack_unpacked tree;
+    scan_tree_t tree;
     int rc = scan_decode(body, &REPORT_LIMITS, "report", &tree, error);
-    if (!rc) rc = take(&tree.data, ret_value, error);
-    msgpack_unpacked_destroy(&tree);
+    if (!rc) rc = take(&tree.root, ret_value, error);
+    scan_end(&tree);
     return rc;
 }
 
 /* --- errors --- */
 
-/* null where empty; bytes that are not UTF-8 (a hook's output, a file's name) as '?'. */
-static json_t *text_or_null(const char *text)
-{
-    if (!*text) return json_null();
-    buf_t clean = {0};
-    utf8_add_clean(&clean, text, strlen(text));
-    json_t *value = clean.failed ? NULL : json_stringn_nocheck((const char *)clean.data, clean.bytes);
-    buf_fini(&clean);
-    return value;
-}
-
-/* The fields are always all there, so that scripts need no test for a missing key. */
+/* The fields are always all there, so that scripts need no test for a missing key.  The texts may have bytes
+ * that are not UTF-8: a hook's output, a file's name. */
 json_t *value_from_error(const heddle_error_t *error)
 {
     json_t *version = error->version ? json_integer((json_int_t)error->version) : json_null();
-    return json_pack(
-        "{so, si, so, so, so, so, so, so, so, so, sb}", "code", text_or_null(heddle_err_name(error->code)),
-        "exit", heddle_err_exit(error->code), "message", text_or_null(error->message), "adapter",
-        text_or_null(error->adapter), "version", version, "worker", text_or_null(error->worker), "phase",
-        text_or_null(error->phase), "expected", text_or_null(error->expected), "found",
-        text_or_null(error->found), "hint", text_or_null(error->hint), "retriable", error->retriable != 0);
+    return json_pack("{so, si, so, so, so, so, so, so, so, so, sb}", "code",
+                     utf8_json_or_null(heddle_err_name(error->code)), "exit", heddle_err_exit(error->code),
+                     "message", utf8_json_or_null(error->message), "adapter",
+                     utf8_json_or_null(error->adapter), "version", version, "worker",
+                     utf8_json_or_null(error->worker), "phase", utf8_json_or_null(error->phase), "expected",
+                     utf8_json_or_null(error->expected), "found", utf8_json_or_null(error->found), "hint",
+                     utf8_json_or_null(error->hint), "retriable", error->retriable != 0);
 }
 
 const char *value_text(const json_t *object, const char *key)

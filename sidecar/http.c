@@ -29,22 +29,6 @@ struct http {
 
 /* ---- answers ---- */
 
-/* What the library's thread says, within a turn of its loop.  NULL: the worker is not opened. */
-static int ask_worker(http_t *h, json_t **ret_stats, heddle_error_t *error)
-{
-    char *text = NULL;
-    *ret_stats = NULL;
-    pthread_mutex_lock(&h->lock);
-    bool is_open = h->worker != NULL;
-    int rc = is_open ? heddle_worker_stats(h->worker, &text) : HEDDLE_OK;
-    if (rc) *error = *heddle_last_error();
-    pthread_mutex_unlock(&h->lock);
-    if (!is_open || rc) return rc;
-    *ret_stats = json_loads(text, 0, NULL);
-    heddle_free(text);
-    return *ret_stats ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an answer");
-}
-
 /* Probes need no token and may come without end, and the report is work for the thread that
  * moves bytes: so it serves for a moment. */
 static int look(http_t *h, heddle_error_t *error)
@@ -53,7 +37,18 @@ static int look(http_t *h, heddle_error_t *error)
     if (h->stats && now_us - h->asked_us < KEPT_US) return HEDDLE_OK;
     json_decref(h->stats);
     h->asked_us = now_us;
-    return ask_worker(h, &h->stats, error);
+    /* What the library's thread says, within a turn of its loop.  NULL: the worker is not opened. */
+    char *text = NULL;
+    h->stats = NULL;
+    pthread_mutex_lock(&h->lock);
+    bool is_open = h->worker != NULL;
+    int rc = is_open ? heddle_worker_stats(h->worker, &text) : HEDDLE_OK;
+    if (rc) *error = *heddle_last_error();
+    pthread_mutex_unlock(&h->lock);
+    if (!is_open || rc) return rc;
+    h->stats = json_loads(text, 0, NULL);
+    heddle_free(text);
+    return h->stats ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an answer");
 }
 
 static int answer_metrics(const http_t *h, reply_t *to, heddle_error_t *error)

@@ -5,11 +5,13 @@
 #include "core/contexts.h"
 #include "core/descriptors.h"
 #include "core/errors.h"
+#include "core/join_argument.h"
 #include "core/limits.h"
 #include "core/log.h"
 #include "core/names.h"
 #include "core/notify.h"
 #include "core/option.h"
+#include "core/permissions.h"
 #include "core/process.h"
 #include "core/repeat.h"
 #include "sidecar/http.h"
@@ -38,7 +40,7 @@ typedef struct {
     uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms, drain_ms, idle_ms;
     uint64_t max_rate_bytes;
     bool own_memory, no_relay, insecure, quiet;
-    int kinds, verify, output, log_level;
+    int kinds, verify, output, log_level, log_format;
 } args_t;
 
 #define AT(field) offsetof(args_t, field)
@@ -110,6 +112,9 @@ static const option_t COMMON[] = {
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
     {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
      AT(log_level)},
+    {"log-format", 0, OPTION_CHOICE, LOG_FORMATS, NULL, "text",
+     "how: for people, as an object on each line, or with the priority in front for systemd's journal",
+     AT(log_format)},
     {0}};
 static option_set_t SET =
     {/* program: as it was typed */
@@ -169,33 +174,14 @@ typedef struct {
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* Given on the command line, and not by the variable. */
-static bool is_typed(const char *value, const char *variable)
+/* It names the broker, too. */
+static int take_join(args_t *a, int argc, char **argv, heddle_error_t *error)
 {
-    const char *set = getenv(variable);
-    return value && !(set && !strcmp(value, set));
-}
-
-/* A program's arguments are in the list of processes.  So the secret is copied, and the argument overwritten;
- * until then, some milliseconds after the start, it could be read there. */
-static int hide_join(args_t *a, int argc, char **argv, heddle_error_t *error)
-{
-    static char join[4096];
-    if (!a->join) return HEDDLE_OK;
-    bool is_typed_too = is_typed(a->join, "HEDDLE_JOIN");
-    bool names_another = is_typed(a->broker, "HEDDLE_BROKER") || is_typed(a->context, "HEDDLE_CONTEXT") ||
-                         is_typed(a->broker_key, "HEDDLE_BROKER_KEY");
-    text_printf(join, sizeof join, "%s", a->join);
-    for (int i = 1; i < argc; i++)
-        if (argv[i] <= a->join && a->join <= argv[i] + strlen(argv[i]) && a->join[0] != '@')
-            memset(argv[i] + (a->join - argv[i]), 'x', strlen(a->join));
-    a->join = names_another && !is_typed_too ? NULL : join; /* an option comes before a variable */
-    if (a->join && !names_another) a->broker = "the address of the join string"; /* for the log alone */
-    if (!a->join || !names_another) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_USAGE,
-                        "--join names the broker and its key, and so does another option");
-    error_expected(error, "--join alone, or --broker and --broker-key, or --context");
-    error_hint(error, "see %s --help", SET.program);
+    join_argument_t values = {a->join, a->broker, a->broker_key, a->context};
+    int rc = join_argument_take(&values, argc, argv, error);
+    if (rc) error_hint(error, "see %s --help", SET.program);
+    a->join = values.join;
+    if (a->join) a->broker = "the address of the join string"; /* for the log alone */
     return rc;
 }
 
@@ -274,6 +260,7 @@ static void begin_to_end(sidecar_t *s, const char *why)
     bool drains = s->args.drain_ms && s->worker && s->drain_end_us == CLOCK_NEVER;
     if (!drains || heddle_worker_drain(s->worker) != HEDDLE_OK) {
         s->is_ending = true;
+        log_emit(LOG_INFO, "worker.ending", "%s", why);
         return;
     }
     s->is_draining = true;
@@ -294,32 +281,10 @@ static void take_signals(sidecar_t *s)
             begin_to_end(s, "a signal came"); /* a child's end is noted by jobs_run */
 }
 
-/* What a version of an adapter does is work, and begins the time of --exit-when-idle anew. */
-static void note_work(sidecar_t *s, const heddle_event_t *e)
-{
-    bool is_work = e->adapter[0] || e->type == HEDDLE_EVENT_JOINED;
-    if (is_work && s->args.idle_ms && !s->is_draining)
-        s->idle_us = clock_now(clock_system()) + s->args.idle_ms * 1000ull;
-}
-
-/* It has left: as it was to, or not. */
-static void on_left(sidecar_t *s)
-{
-    if (s->is_draining) s->is_ending = true;
-    else end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
-}
-
-static void on_draining(sidecar_t *s)
-{
-    if (!s->is_draining)
-        log_emit(LOG_INFO, "worker.draining", "the broker was asked to have this worker leave");
-    s->is_draining = true;
-}
-
 /* Ends what is over by time alone; returns when the next one is. */
 static uint64_t look_at_time(sidecar_t *s, uint64_t now_us)
 {
-    if (now_us >= s->idle_us) begin_to_end(s, "idle");
+    if (now_us >= s->idle_us) begin_to_end(s, "no version came or changed for the time of --exit-when-idle");
     if (now_us >= s->drain_end_us && !s->is_ending) {
         log_emit(LOG_WARN, "worker.draining",
                  "--drain is over: this worker ends, and with it what only it has");
@@ -345,10 +310,27 @@ static void serve(sidecar_t *s)
             if (event.type == HEDDLE_EVENT_LOST_BROKER)
                 log_emit(LOG_WARN, "broker.lost", "%s", event.message);
             if (event.type == HEDDLE_EVENT_FENCED) log_emit(LOG_WARN, "worker.fenced", "%s", event.message);
-            if (event.type == HEDDLE_EVENT_DRAINING) on_draining(s);
-            note_work(s, &event);
+            if (event.type == HEDDLE_EVENT_DRAINING) {
+                if (!s->is_draining)
+                    log_emit(LOG_INFO, "worker.draining", "the broker was asked to have this worker leave");
+                s->is_draining = true;
+            }
+            if (event.type == HEDDLE_EVENT_STAYING) {
+                /* This process did not ask for the drain: of its own wish it ends, whatever others say. */
+                log_emit(LOG_INFO, "worker.staying", "the broker was asked to have this worker stay");
+                s->is_draining = false;
+            }
+            /* What a version of an adapter does is work, and begins the time of --exit-when-idle anew. */
+            bool is_work =
+                event.adapter[0] || event.type == HEDDLE_EVENT_JOINED || event.type == HEDDLE_EVENT_STAYING;
+            if (is_work && s->args.idle_ms && !s->is_draining)
+                s->idle_us = clock_now(clock_system()) + s->args.idle_ms * 1000ull;
             if (s->is_ready) print_event(&event, s->name);
-            if (event.type == HEDDLE_EVENT_LEFT) on_left(s);
+            if (event.type == HEDDLE_EVENT_LEFT) {
+                /* It has left: as it was to, or not. */
+                if (s->is_draining) s->is_ending = true;
+                else end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
+            }
             if (jobs_add(&s->jobs, &event) != HEDDLE_OK)
                 end_with(s, HEDDLE_ERR_NO_MEMORY, "no memory for an event");
         }
@@ -428,6 +410,7 @@ static int lock_exports(sidecar_t *s, heddle_error_t *error)
             if (!rc && repeat_over(&repeated))
                 log_emit(LOG_WARN, "export.free", "%s is free: this worker exports there",
                          s->jobs.exports.path);
+            if (!rc) permissions_warn("export.others", s->jobs.exports.path, "what an engine loads");
             return rc;
         }
         report_retry(s, &repeated, "export.locked", error,
@@ -553,6 +536,7 @@ int main(int argc, char **argv)
 {
     static sidecar_t s;
     heddle_error_t error = {0};
+    process_take_log_format(argc, argv);
     int rc = process_begin(&error);
     SET.program = process_name(argv[0], "heddle-worker");
     s.args.http.program = "worker";
@@ -560,9 +544,10 @@ int main(int argc, char **argv)
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&s.args, &error);
-    if (!rc) rc = hide_join(&s.args, argc, argv, &error);
+    if (!rc) rc = take_join(&s.args, argc, argv, &error);
     if (!rc && !s.args.join) rc = choose_broker(&s.args, &error);
     if (!rc) {
+        log_set_format((log_format_t)s.args.log_format);
         log_set_level(s.args.quiet && s.args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)s.args.log_level);
         if (s.args.name) error_text(s.name, sizeof s.name, s.args.name);
         else name_default(s.name);

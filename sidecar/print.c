@@ -88,12 +88,12 @@ void print_event(const heddle_event_t *e, const char *worker)
     static json_int_t seq;
     char at[25];
     static const char *const TYPES[] = {
-        [HEDDLE_EVENT_JOINED] = "worker.joined",    [HEDDLE_EVENT_LOST_BROKER] = "worker.lost",
-        [HEDDLE_EVENT_FENCED] = "worker.fenced",    [HEDDLE_EVENT_LEFT] = "worker.left",
-        [HEDDLE_EVENT_FETCHING] = "stage.started",  [HEDDLE_EVENT_STAGED] = "stage.done",
-        [HEDDLE_EVENT_FAILED] = "stage.failed",     [HEDDLE_EVENT_ACTIVE] = "activate.done",
-        [HEDDLE_EVENT_STALE] = "activate.failed",   [HEDDLE_EVENT_RETIRED] = "version.retired",
-        [HEDDLE_EVENT_DRAINING] = "worker.draining"};
+        [HEDDLE_EVENT_JOINED] = "worker.joined",     [HEDDLE_EVENT_LOST_BROKER] = "worker.lost",
+        [HEDDLE_EVENT_FENCED] = "worker.fenced",     [HEDDLE_EVENT_LEFT] = "worker.left",
+        [HEDDLE_EVENT_FETCHING] = "stage.started",   [HEDDLE_EVENT_STAGED] = "stage.done",
+        [HEDDLE_EVENT_FAILED] = "stage.failed",      [HEDDLE_EVENT_ACTIVE] = "activate.done",
+        [HEDDLE_EVENT_STALE] = "activate.failed",    [HEDDLE_EVENT_RETIRED] = "version.retired",
+        [HEDDLE_EVENT_DRAINING] = "worker.draining", [HEDDLE_EVENT_STAYING] = "worker.staying"};
     /* Events that are not in this list stand for nothing that readers of the broker's events see. A STALE
      * without a code is a switch that is still in progress. */
     const char *type = (size_t)e->type < sizeof TYPES / sizeof *TYPES ? TYPES[e->type] : NULL;

@@ -44,7 +44,7 @@ outcome_row_t *outcomes_begin(outcomes_t *r, uint64_t version, const heddle_publ
     row->report.staged_ms = row->report.active_ms = row->staged_ms = row->active_ms = -1;
     row->start_us = start_us;
     row->back_us = 0;
-    row->is_unheard = row->was_decided_unheard = false;
+    row->is_unreported = row->was_decided_unreported = false;
     return row;
 }
 
@@ -60,7 +60,7 @@ static uint32_t staged_count(const heddle_report_t *r)
 /* Times are taken when the report came, and only the first one counts. */
 static void stamp(const outcome_row_t *row, double *ms)
 {
-    if (*ms < 0) *ms = (double)(row->heard_us - row->start_us) / 1000.0;
+    if (*ms < 0) *ms = (double)(row->received_us - row->start_us) / 1000.0;
 }
 
 static bool is_state(const outcome_row_t *row, const char *state)
@@ -72,7 +72,7 @@ void outcomes_missed(outcomes_t *r, uint64_t now_us)
 {
     for (outcome_row_t *row = r->rows; row < r->rows + OUTCOMES_MAX; row++) {
         row->back_us = now_us;
-        row->is_unheard = true;
+        row->is_unreported = true;
     }
 }
 
@@ -106,9 +106,9 @@ void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us
         error_text_at_word(missing->message, sizeof missing->message, m->missing[i].message);
         missing->code = m->missing[i].code[0] ? heddle_err_from_name(m->missing[i].code) : HEDDLE_OK;
     }
-    row->heard_us = now_us;
-    row->was_decided_unheard |= row->is_unheard && m->decision;
-    row->is_unheard = false;
+    row->received_us = now_us;
+    row->was_decided_unreported |= row->is_unreported && m->decision;
+    row->is_unreported = false;
     /* A broker that was away may count more workers than before: the time of fewer is not theirs. */
     if (row->back_us && r->eligible_count > row->staged_of) r->staged_ms = -1;
     if (is_all(staged_count(r), r->eligible_count)) {
@@ -147,7 +147,7 @@ void outcomes_copy(const outcome_row_t *row, heddle_report_t *ret_report)
     *ret_report = *r;
     ret_report->staged_ms = known(row, r->staged_ms < 0 ? row->staged_ms : r->staged_ms, true);
     ret_report->active_ms =
-        known(row, r->active_ms < 0 ? row->active_ms : r->active_ms, row->was_decided_unheard);
+        known(row, r->active_ms < 0 ? row->active_ms : r->active_ms, row->was_decided_unreported);
 }
 
 bool outcome_is_staging_over(const outcome_row_t *row)
@@ -158,9 +158,9 @@ bool outcome_is_staging_over(const outcome_row_t *row)
 /* These states mean that a worker has staged the version, or that it is no longer needed. */
 bool outcome_is_elsewhere(const outcome_row_t *row)
 {
-    bool is_told = is_state(row, "staged") || is_state(row, "active") || is_state(row, "kept") ||
-                   is_state(row, "retired") || is_state(row, "superseded");
-    return is_told || (is_state(row, "staging") && staged_count(&row->report) > 0);
+    bool is_reported = is_state(row, "staged") || is_state(row, "active") || is_state(row, "kept") ||
+                       is_state(row, "retired") || is_state(row, "superseded");
+    return is_reported || (is_state(row, "staging") && staged_count(&row->report) > 0);
 }
 
 /* A later report would change nothing that a caller can wait for. */
@@ -354,7 +354,7 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
     const char *word = phase_word(want);
     if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", word, waited_ms);
     else snprintf(why, sizeof why, "is not %s on enough workers yet", word);
-    bool is_nobody = row->heard_us && are_all_gone(&row->report) && !row->queued[0];
+    bool is_nobody = row->received_us && are_all_gone(&row->report) && !row->queued[0];
     int rc = is_nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE;
     if (row->report.missing_count) {
         /* The first missing worker that gives a reason explains the most. */
@@ -372,7 +372,7 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
     error_expected(error, "%s on %s", word, of_workers(need, eligible, count));
     if (row->queued[0]) return rc;
     if (is_nobody) error_found(error, "no worker of %s", r->adapter);
-    else if (!row->heard_us) error_found(error, "the broker has not reported which workers take it");
+    else if (!row->received_us) error_found(error, "the broker has not reported which workers take it");
     else error_found(error, "on %u", have_count(row, want));
     return rc;
 }

@@ -18,10 +18,10 @@ typedef struct outcome_row {
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
     uint32_t staged_most, active_most; /* the most that were reported staged, active at one time */
     uint32_t staged_of;                /* the workers that report.staged_ms is of */
-    uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
+    uint64_t start_us, received_us;    /* when commit was called; when the last ROLLOUT came */
     uint64_t back_us;                  /* when the last session after the first one began; 0: none did */
-    bool is_unheard;                   /* and the broker has not reported since */
-    bool was_decided_unheard;          /* a decision fell while the broker was away, or before */
+    bool is_unreported;                /* and the broker has not reported since */
+    bool was_decided_unreported;       /* a decision fell while the broker was away, or before */
     /* which version goes first, as the last ROLLOUT in `staging` had it; "": none */
     char queued[HEDDLE_NAME_MAX + 96];
     /* in `staging`, when no worker subscribes: the adapter that may be meant; "": none */

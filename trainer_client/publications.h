@@ -30,6 +30,18 @@
  * hold is left to them.  Serving goes on after RELEASE, because the memory stays anyway and a worker that
  * joins late may need it.
  *
+ * How many regions there are, where a broker keeps K versions beside the active one and the workers of this
+ * host hold them:
+ *
+ *   K + 3   each version is active before the next one begins: what is kept, what is active, what is being
+ *           written, and one that is free then, or that was retired and is let go in a moment (memory/pool.h)
+ *   K + 4   publications come faster than workers fetch: what is kept, what is active, what is being fetched,
+ *           the newest, which waits for that, and what is being written; none of these is waited for
+ *   + 1     for each older version that a reader still has, or a worker is about to let go of; and for the
+ *           one ahead, where none of these became free for a while
+ *
+ * What is too much goes after a minute.
+ *
  * With client/sharing.h processes of this host may hold a version in its region from publications_seal on,
  * while it is wanted.  What they hold then is not written before they let go of it.
  *

@@ -57,7 +57,7 @@ struct heddle_publisher {
     uint32_t timeout_ms;
     uint32_t fill_threads;       /* at most; at least 1 */
     uint32_t close_ms, leave_ms; /* for a holder of the last version; for the broker's BYE */
-    uint64_t told_version;       /* the application has asked what became of it */
+    uint64_t asked_version;      /* the application has asked what became of it */
     char adapter[HEDDLE_NAME_MAX + 1];
     const content_kind_t *kind;
     char broker[512];           /* where it was sought, for people */
@@ -766,7 +766,7 @@ int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, he
     if (phase != HEDDLE_PHASE_STAGED && phase != HEDDLE_PHASE_ACTIVE)
         return misuse("heddle_publisher_wait",
                       "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
-    if (quorum.kind != HEDDLE_QUORUM_NONE) p->told_version = version;
+    if (quorum.kind != HEDDLE_QUORUM_NONE) p->asked_version = version;
     command_look_t at = {.version = version, .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
     return look(p, COMMAND_JUDGE, at, timeout_ms, ret_report);
 }
@@ -819,7 +819,7 @@ static void wait_elsewhere(heddle_publisher_t *p)
         rc = run_until(p, &c, end_us);
     }
     bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
-    if (is_lost && error.version != p->told_version)
+    if (is_lost && error.version != p->asked_version)
         log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
 }
 

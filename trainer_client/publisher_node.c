@@ -11,10 +11,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define RESEND_US 20000u    /* after a full queue */
-#define AWAY_US 3000000u    /* without a frame of the broker: it does not answer */
-#define UNHEARD_US 1000000u /* after the last report of a rollout: its workers are not waited for */
-#define ANSWER_US 2000000u  /* what its answer to a heartbeat may take before it counts as silent */
+#define RESEND_US 20000u       /* after a full queue */
+#define AWAY_US 3000000u       /* without a frame of the broker: it does not answer */
+#define UNREPORTED_US 1000000u /* after the last report of a rollout: its workers are not waited for */
+#define ANSWER_US 2000000u     /* what its answer to a heartbeat may take before it counts as silent */
 
 typedef enum {
     REQUEST_NONE,
@@ -32,7 +32,7 @@ typedef struct {
 
 /* Of the version that is being staged; 0: of none. */
 typedef struct {
-    uint64_t version, told_bytes;
+    uint64_t version, sent_bytes;
 } progress_t;
 
 /* A status query: how the rollout of a version went on while this publisher was away.  ROLLOUT goes to the
@@ -63,7 +63,7 @@ struct publisher_node {
     take_state_t take;
     uint64_t take_us;     /* WAITS: until then */
     uint64_t sent_bytes;  /* by the last tick */
-    uint64_t heard_us;    /* when the broker's last frame came */
+    uint64_t received_us; /* when the broker's last frame came */
     uint64_t settled_us;  /* until then the broker decides nothing: it had just started */
     heddle_error_t fence; /* why it is over for good; code 0: it is not */
 };
@@ -105,13 +105,13 @@ static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version
 static void tell_progress(publisher_node_t *n, const outcome_row_t *row, const msg_rollout_t *m)
 {
     progress_t *p = &n->progress;
-    bool is_settled = outcome_is_staging_over(row);
+    bool is_staged = outcome_is_staging_over(row);
     uint64_t bytes = m->bytes_done;
     if (m->version != p->version || !m->data_bytes) return;
-    if (bytes >= m->data_bytes) bytes = m->data_bytes - !is_settled;
-    if (is_settled) p->version = 0;
-    if (bytes == p->told_bytes) return;
-    p->told_bytes = bytes;
+    if (bytes >= m->data_bytes) bytes = m->data_bytes - !is_staged;
+    if (is_staged) p->version = 0;
+    if (bytes == p->sent_bytes) return;
+    p->sent_bytes = bytes;
     heddle_event_t e = {.type = HEDDLE_EVENT_PROGRESS,
                         .version = m->version,
                         .bytes_done = bytes,
@@ -119,20 +119,12 @@ static void tell_progress(publisher_node_t *n, const outcome_row_t *row, const m
     tell_event(n, &e);
 }
 
-/* A counter of the process, not of a version. */
-static uint64_t bytes_served(const publisher_node_t *n)
-{
-    tr_counters_t c;
-    n->member.io->tr->counters(n->member.io->t, &c);
-    return c.bytes_out;
-}
-
 /* -- the request ------------------------------------------------------------------------------ */
 
 /* Ends the request, if there is one: with `error`, which has a code, or with asked->result. After a failure
  * the slot is given back, unless the broker may still record the version.  The flag is set last, because the
  * application's thread may return from its call as soon as it sees it. */
-static void finish(publisher_node_t *n, const heddle_error_t *error)
+static void end_request(publisher_node_t *n, const heddle_error_t *error)
 {
     publish_request_t *a = n->request.asked;
     if (n->request.state == REQUEST_NONE) return;
@@ -214,7 +206,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
         error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
         error_hint(&error, "its config, features and meta go in one message: make them shorter");
         error_where(&error, n->adapter, 0, NULL, "commit");
-        finish(n, &error);
+        end_request(n, &error);
         return;
     }
 }
@@ -278,7 +270,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         error_contrast(&error, ours, theirs);
         error_hint(&error, "publish again; if it stays, report it: the broker and this publisher do not "
                            "agree");
-        finish(n, &error);
+        end_request(n, &error);
         return;
     }
     bool is_replayed = !strcmp(m->reason, "replayed");
@@ -301,11 +293,11 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         error_where(&error, n->adapter, m->version, NULL, "announce");
         error_hint(&error, "free memory, and publish again %s",
                    a->is_random_id ? "with opts.if_unchanged skip" : "under the same request id");
-        finish(n, &error);
+        end_request(n, &error);
         return;
     }
     if (publications_of(&n->publications, m->version)) n->progress = (progress_t){.version = m->version};
-    finish(n, NULL);
+    end_request(n, NULL);
 }
 
 /* -- status queries: reports that were missed ------------------------------------------------- */
@@ -347,8 +339,8 @@ static void on_answer(publisher_node_t *n, const msg_rollout_t *m, uint64_t now_
     outcomes_update(row, m, now_us);
     if (!strcmp(m->state, "retired") && m->decision) outcomes_was_active(row); /* the counts are forgotten */
     bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
-    bool is_told = publications_of(&n->publications, version) != NULL;
-    if (n->fence.code || is_told || is_late || outcome_is_over(row)) end_inquiry(n);
+    bool has_publication = publications_of(&n->publications, version) != NULL;
+    if (n->fence.code || has_publication || is_late || outcome_is_over(row)) end_inquiry(n);
     tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
 }
 
@@ -363,7 +355,7 @@ static void end_for_good(publisher_node_t *n, heddle_event_type_t type)
     tell(n, type, 0, &n->fence);
     if (n->is_unread && n->request.state == REQUEST_NONE)
         log_emit(LOG_WARN, "publisher.ended", "%s; %s", n->fence.message, n->fence.hint);
-    finish(n, &n->fence);
+    end_request(n, &n->fence);
 }
 
 /* Another writer owns the adapter now, and the session leaves. */
@@ -417,7 +409,9 @@ static void send_open(publisher_node_t *n)
                           .offered = offered,
                           .offered_count = offered_count,
                           .max_rate_bytes = n->max_rate_bytes,
-                          .kind = kind_said(n->kind->name)};
+                          .kind = kind_said(n->kind->name),
+                          .former_tokens = n->member.session.former_tokens,
+                          .former_count = s->former_count};
     (void)member_send(&n->member, &m);
 }
 
@@ -437,6 +431,8 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     }
     end_doubts(n);
     n->settled_us = now_us + m->settling_ms * 1000;
+    uint64_t keep = n->member.session.keep;
+    regions_usual(n->publications.regions, keep < LIMIT_OFFERED ? (uint32_t)keep + 3 : LIMIT_OFFERED);
     if (m->content_bytes) { /* a trainer that publishes at once is not held up by it */
         regions_expect(n->publications.regions, m->content_bytes);
         regions_busy(n->publications.regions, now_us);
@@ -468,7 +464,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
         n->request.resend_us = now_us + m->retry_ms * 1000;
         n->request.put_off = error;
     } else {
-        finish(n, &error);
+        end_request(n, &error);
     }
 }
 
@@ -488,7 +484,7 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
     const session_t *s = &n->member.session;
     const heddle_error_t *refusal = &n->member.refusal;
     msg_t m;
-    n->heard_us = event->kind == SE_FRAME ? now_us : n->heard_us + overdue_us(s, now_us);
+    n->received_us = event->kind == SE_FRAME ? now_us : n->received_us + overdue_us(s, now_us);
     unsigned bits = member_step(&n->member, event, now_us, &m);
     if (m.type == MSG_ROLLOUT && m.rollout.req) on_answer(n, &m.rollout, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
@@ -515,7 +511,7 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
         n->is_connection_refused = false;
         tell(n, HEDDLE_EVENT_REFUSED, 0, refusal);
         if (s->join_count && refusal->code == HEDDLE_ERR_WRITER_HELD) fence(n, &m.error, now_us);
-        else if (!m.error.retriable) finish(n, refusal);
+        else if (!m.error.retriable) end_request(n, refusal);
     }
     if (bits & SO_HEARTBEAT) {
         msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
@@ -553,10 +549,10 @@ static void on_connection_refused(void *node, const heddle_error_t *why, uint64_
     publisher_node_t *n = node;
     (void)now_us;
     owner_check(n->member.io->owner);
-    member_line_refused(&n->member, why);
+    member_connection_refused(&n->member, why);
     n->is_connection_refused = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->member.refusal);
-    if (!why->retriable) finish(n, &n->member.refusal);
+    if (!why->retriable) end_request(n, &n->member.refusal);
 }
 
 /* A publisher sends no read requests. */
@@ -579,16 +575,19 @@ static bool on_publisher_work(void *node, uint64_t now_us)
 }
 
 /* The application writes a version, workers fetch or activate the newest one, or one that joined late
- * fetches. A rollout of which nothing is heard any more is not waited for: the next publication needs its
+ * fetches. A rollout of which no report comes any more is not waited for: the next publication needs its
  * region. */
 static bool is_on_its_way(publisher_node_t *n, uint64_t now_us)
 {
     const outcome_row_t *row = outcomes_newest(&n->outcomes);
     uint64_t was_bytes = n->sent_bytes;
-    n->sent_bytes = bytes_served(n);
+    /* A counter of the process, not of a version. */
+    tr_counters_t c;
+    n->member.io->tr->counters(n->member.io->t, &c);
+    n->sent_bytes = c.bytes_out;
     if (n->sent_bytes != was_bytes || publications_have(&n->publications, PUBLICATION_TAKEN)) return true;
     if (!row || !row->report.eligible_count || outcome_is_over(row)) return false;
-    return now_us < row->heard_us + UNHEARD_US;
+    return now_us < row->received_us + UNREPORTED_US;
 }
 
 /* A descriptor of its sharing. */
@@ -619,7 +618,8 @@ static uint64_t on_publisher_tick(void *node, uint64_t now_us)
     if (n->take == TAKE_WAITS) at = clock_earlier(at, n->take_us);
     at = clock_earlier(at, regions_deadline(n->publications.regions));
     if (n->publications.sharing) at = clock_earlier(at, sharing_turn(n->publications.sharing, now_us));
-    if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
+    /* Without a session it waits for the next WELCOME, which has no time. */
+    if (n->request.state != REQUEST_NONE && is_ready(n)) at = clock_earlier(at, n->request.resend_us);
     return at;
 }
 
@@ -697,7 +697,7 @@ static void do_abandon(publisher_node_t *n)
     }
     error_where(&e, n->adapter, 0, NULL, "commit");
     hint_repeat(n, a, &e);
-    finish(n, &e);
+    end_request(n, &e);
 }
 
 /* How long ago the last message of the broker came, where one is due; 0: it answers. A broker that has
@@ -706,7 +706,7 @@ static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
 {
     const session_t *s = &n->member.session;
     uint64_t most_us = s->is_connected ? s->lease_us / 4 + ANSWER_US : 0;
-    uint64_t silent_us = now_us - n->heard_us - overdue_us(s, now_us);
+    uint64_t silent_us = now_us - n->received_us - overdue_us(s, now_us);
     if (most_us < AWAY_US) most_us = AWAY_US;
     return s->state != SESSION_LEFT && silent_us >= most_us ? silent_us : 0;
 }
@@ -795,7 +795,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_OPENED: {
         /* A refusal that may pass is waited for. A broker that says no, or that the adapter has a writer,
          * will say so again; one that was met without its key may be starting.  A full disk may get room
-         * again, but by a person, who is to hear of it at once. */
+         * again, but by a person, to whom it is to be reported at once. */
         const heddle_error_t *why = n->fence.code ? &n->fence : &n->member.refusal;
         bool will_be_denied = why->code == HEDDLE_ERR_DENIED && !n->is_connection_refused;
         bool may_pass = why->retriable && !will_be_denied && why->code != HEDDLE_ERR_WRITER_HELD &&
@@ -823,7 +823,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         /* Before it is named to the broker: a worker may ask as soon as it is announced. */
         publications_seal(&n->publications, c->request->slot, &c->request->sealed->part.manifest_digest,
                           c->request->sealed->content_bytes);
-        if (n->fence.code) finish(n, &n->fence);
+        if (n->fence.code) end_request(n, &n->fence);
         else send_request(n, now_us);
         break;
     case COMMAND_ABANDON: do_abandon(n); break;

@@ -112,9 +112,9 @@ typedef enum {
     COMMAND_LATE,   /* `look`, as outcomes_late, after `waited_ms` */
     COMMAND_REPORT, /* `look`: the report alone; NOT_FOUND */
     /* `elsewhere`: whether the newest version can do without this publisher.  OK: another process has its
-     * bytes, it is not served here, or there is none · AGAIN: not yet; is_wanted: workers are fetching from
-     * here, so that it may come · VERSION_FAILED: it ended, and no other process had them.  `error` is filled
-     * but with OK. */
+     * bytes, it is not served here, or there is none · AGAIN: not yet · VERSION_FAILED: it ended, and no
+     * other process had them. is_wanted: workers are fetching from here, so that it may come.  `error` is
+     * filled but with OK. */
     COMMAND_IS_ELSEWHERE,
     COMMAND_LEAVE,   /* LEAVE, and serving ends */
     COMMAND_HAS_LEFT /* OK once BYE came (or never will); else AGAIN */

@@ -201,7 +201,7 @@ const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t body_bytes,
         t->counters.late++;
         return NULL;
     }
-    conn_heard(t, a->conn);
+    conn_received(t, a->conn);
     if (f->data.offset != a->offset || f->data.bytes != a->bytes || body_bytes != a->bytes) {
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
         return NULL;

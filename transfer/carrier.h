@@ -9,9 +9,9 @@
  * (transfer/exchange_state.h), so that every backend keeps the same contract.  `struct transfer` is the
  * first member of each backend's own struct.
  *
- * Loop thread only.  Upcalls only change state and may come from inside the carrier's callbacks; sends,
- * connects and disconnects happen in ask(), greet(), drop_peer() and events(), never in an upcall, so that
- * a callback of the carrier never finds the exchange in the middle of a change. */
+ * Loop thread only.  Upcalls only change state and may come from inside the carrier's callbacks.  Sends,
+ * connects and disconnects happen in ask(), greet(), drop_peer() and events(), never in an upcall.  So a
+ * callback of the carrier never finds the exchange in the middle of a change. */
 #ifndef TRANSFER_CARRIER_H
 #define TRANSFER_CARRIER_H
 
@@ -19,9 +19,8 @@
 #include "transfer/transfer.h"
 
 #define EXCHANGE_ASKS_MAX 4096u /* open asks: 128 windows of 2 MB in chunks of 64 KiB */
-#define EXCHANGE_DATA_SENDS                                                                                  \
-    32u                             /* DATA that a carrier may keep for one connection: a window of small
-                                     * chunks */
+/* DATA that a carrier may keep for one connection: a window of small chunks */
+#define EXCHANGE_DATA_SENDS 32u
 #define EXCHANGE_HOLD_US 2000000u   /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u /* quiet connections made under an older token are closed */
 #define EXCHANGE_DRAIN_US 2000000u  /* unwanted receives may stay open so long; then the peer goes */

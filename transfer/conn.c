@@ -94,9 +94,9 @@ void conns_unblock(transfer_t *t)
     for (conn_t *c = t->x->closing; c; c = c->next) t->x->reap_due |= c->blocked;
 }
 
-void conn_heard(const transfer_t *t, conn_t *c)
+void conn_received(const transfer_t *t, conn_t *c)
 {
-    c->heard_us = t->now_us;
+    c->received_us = t->now_us;
     c->owed_us = c->asks_open > c->gathered_count ? t->now_us : 0;
 }
 
@@ -133,7 +133,7 @@ conn_t *conn_new(transfer_t *t, uint64_t token)
     }
     c->end.transfer = t;
     c->end.line = t->x->next_line++;
-    c->heard_us = c->moved_us = c->sent_us = t->now_us;
+    c->received_us = c->moved_us = c->sent_us = t->now_us;
     for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
         c->data[i] = (send_t){.end = &c->end,
                               .kind = SEND_DATA,

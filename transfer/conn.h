@@ -43,7 +43,7 @@ typedef struct conn {
     bool retiring;   /* made under an older token of ours: ends when it is quiet */
     bool dirty;      /* on the list of connections with something to send */
     uint64_t answer; /* the remote line that our HI answers */
-    uint64_t sent_us, heard_us, moved_us, quiet_us, cut_us;
+    uint64_t sent_us, received_us, moved_us, quiet_us, cut_us;
     uint64_t owed_us; /* since when the peer has not said a word about what was requested of it; 0: it has */
     uint32_t asks_open, gathered_count, standing_count, in_flight;
     uint32_t draining_count; /* dropped asks whose receives are open */
@@ -78,7 +78,7 @@ bool conn_send(transfer_t *t, send_t *s, const frame_t *f);
 /* Each blocked connection is tried again. */
 void conns_unblock(transfer_t *t);
 /* A frame of the peer has come. */
-void conn_heard(const transfer_t *t, conn_t *c);
+void conn_received(const transfer_t *t, conn_t *c);
 
 /* ---- how connections begin ---- */
 

@@ -53,13 +53,6 @@ static bool is_address(const struct sockaddr *a)
     return !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
-/* An IPv4 address comes under its label, which may be "eth0:1". */
-static bool is_of(const char *name, const char *device)
-{
-    size_t n = strlen(device);
-    return !strncmp(name, device, n) && (!name[n] || name[n] == ':');
-}
-
 /* `ret_list`: the interfaces that are up. */
 static interface_t look_at(const char *device, char *ret_list, size_t size)
 {
@@ -70,7 +63,9 @@ static interface_t look_at(const char *device, char *ret_list, size_t size)
     if (getifaddrs(&first) != 0) return seen;
     for (a = first; a; a = a->ifa_next) {
         if (!a->ifa_addr) continue;
-        bool is_it = is_of(a->ifa_name, device);
+        /* An IPv4 address comes under its label, which may be "eth0:1". */
+        size_t n = strlen(device);
+        bool is_it = !strncmp(a->ifa_name, device, n) && (!a->ifa_name[n] || a->ifa_name[n] == ':');
         seen.has_address |= is_it && is_address(a->ifa_addr);
         if (is_it) note_public(&seen, a->ifa_addr);
         if (a->ifa_addr->sa_family != AF_PACKET) continue;

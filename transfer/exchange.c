@@ -106,10 +106,11 @@ static void run_timers(transfer_t *t)
             if (s && conn_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = c->end.line}))
                 t->counters.beats_out++;
         }
-        if (c->gathered && !pace_ready(&t->x->pace_in, t->now_us) && is_due(t, c->heard_us + t->x->beat_us)) {
+        if (c->gathered && !pace_ready(&t->x->pace_in, t->now_us) &&
+            is_due(t, c->received_us + t->x->beat_us)) {
             /* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be
              * blamed for it. */
-            c->heard_us = t->now_us;
+            c->received_us = t->now_us;
             exchange_schedule(t, t->now_us + t->x->beat_us);
             ring_offer(&t->x->ring, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
         }
@@ -154,7 +155,7 @@ static void pump(transfer_t *t)
                 if (asks_wait) until_us = clock_earlier(until_us, pace_when(&t->x->pace_in, t->now_us));
                 if (data_wait) until_us = clock_earlier(until_us, pace_when(&t->x->pace_out, t->now_us));
                 /* A source is not blamed for what it was not asked: see the keepalive of run_timers. */
-                if (asks_wait) exchange_schedule(t, c->heard_us + t->x->beat_us);
+                if (asks_wait) exchange_schedule(t, c->received_us + t->x->beat_us);
                 paced++;
                 continue;
             }
@@ -350,7 +351,7 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     }
     conn_t *c = conn_of_line(t, f->line);
     if (!c) return;
-    conn_heard(t, c);
+    conn_received(t, c);
     switch (f->kind) {
     case FRAME_ASK: shares_on_ask(t, c, f); break;
     case FRAME_UNASK: shares_on_unask(t, c, f); break;

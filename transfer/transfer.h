@@ -125,7 +125,7 @@ typedef struct transfer_ops {
     int (*map)(transfer_t *t, region_t *r);              /* once, before share or ask;
                                                           * counters.maps */
     void (*unmap)(transfer_t *t, region_t *r);
-    /* The memory of this version is not there yet, but will be: asks of the key are pending from now on,
+    /* The memory of this version is not there yet, but will be.  Asks of the key are pending from now on,
      * until it is shared and extended, until it is unshared, or for the serve deadline after the last
      * expect().  A key that is shared stays as it is.  LIMIT: too many; NO_MEMORY: then it is not known. */
     int (*expect)(transfer_t *t, share_key_t key);

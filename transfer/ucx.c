@@ -275,20 +275,6 @@ static ucs_status_t on_active_message(void *arg, const void *header, size_t head
     return UCS_OK;
 }
 
-/* The handler's argument is the plane, so that a message says over which family it came. */
-static ucs_status_t listen_on(plane_t *plane)
-{
-    ucp_am_handler_param_t param = {
-        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-        .id = MESSAGE_ID,
-        .flags = UCP_AM_FLAG_WHOLE_MSG,
-        .cb = on_active_message,
-        .arg = plane,
-    };
-    return ucp_worker_set_am_recv_handler(plane->in, &param);
-}
-
 /* ---- planes ---- */
 
 /* How often a word occurs in a text. */
@@ -394,7 +380,18 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
     status = FAILPOINT("transfer.plane") ? UCS_ERR_IO_ERROR : make_worker(u, u->contexts[family], &plane->in);
     if (status == UCS_OK && u->rendezvous) plane->out = plane->in;
     else if (status == UCS_OK) status = make_worker(u, u->contexts[family], &plane->out);
-    if (status == UCS_OK) status = listen_on(plane);
+    if (status == UCS_OK) {
+        /* The handler's argument is the plane, so that a message says over which family it came. */
+        ucp_am_handler_param_t param = {
+            .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            .id = MESSAGE_ID,
+            .flags = UCP_AM_FLAG_WHOLE_MSG,
+            .cb = on_active_message,
+            .arg = plane,
+        };
+        status = ucp_worker_set_am_recv_handler(plane->in, &param);
+    }
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
     if (status == UCS_OK) status = ucp_worker_query(plane->out, &attr);
     if (status == UCS_OK && attr.max_am_header < FRAME_MAX) status = UCS_ERR_EXCEEDS_LIMIT;
@@ -469,20 +466,6 @@ static void retire(ucx_t *u, plane_t **plane)
     u->retired = it;
 }
 
-/* With rendezvous UCX may still write into an open receive: then it stays until we close. */
-static void end_retired(ucx_t *u)
-{
-    for (plane_t **at = &u->retired; *at;) {
-        plane_t *it = *at;
-        if (u->rendezvous || exchange_any(&u->base, is_over, it)) {
-            at = &it->next;
-            continue;
-        }
-        *at = it->next;
-        end_plane(&it);
-    }
-}
-
 /* ---- the carrier ---- */
 
 /* Two workers where no connection carries both directions (transfer/ucx.h). */
@@ -499,7 +482,18 @@ static bool ucx_progress(transfer_t *t)
     unsigned moved = 0;
     for (int f = 0; f < DEVICE_FAMILIES; f++) moved += progress(u->planes[f]);
     for (const plane_t *plane = u->retired; plane; plane = plane->next) moved += progress(plane);
-    if (u->retired) end_retired(u);
+    if (u->retired) {
+        /* With rendezvous UCX may still write into an open receive: then it stays until we close. */
+        for (plane_t **at = &u->retired; *at;) {
+            plane_t *it = *at;
+            if (u->rendezvous || exchange_any(&u->base, is_over, it)) {
+                at = &it->next;
+                continue;
+            }
+            *at = it->next;
+            end_plane(&it);
+        }
+    }
     return moved != 0;
 }
 
@@ -639,9 +633,10 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     return rc;
 }
 
+/* For a loop's thread: a process may have a publisher and a worker, each with one of its own. */
 static const char *ucx_version(void)
 {
-    static char text[32];
+    static _Thread_local char text[32];
     unsigned major, minor, release;
     ucp_get_version(&major, &minor, &release);
     snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);

@@ -16,10 +16,10 @@
  * and mapped stays.
  *
  * There are two workers, so that no TCP connection carries both directions.  UCX 1.13 closes such a
- * connection by half: the other end does not notice, the rest of a message that was cut is read as the next
- * message, and a process aborts when it answers on a connection whose other end has just died (tcp_ep.c).
- * With one direction a close is complete.  Frames are sent at once or not at all: a send that UCX has to
- * keep makes it connect back by itself.
+ * connection by half.  The other end does not notice, and the rest of a message that was cut is read as the
+ * next message.  A process aborts when it answers on a connection whose other end has just died (tcp_ep.c).
+ * With one direction a close is complete.  Frames are sent at once or not at all: a send that UCX has to keep
+ * makes it connect back by itself.
  *
  * With rendezvous, UCX connects back anyway: one worker is both, a link is never cut while it
  * sends, and DATA go out from a copy, so that a stopped receiver keeps no region. */

@@ -13,14 +13,14 @@ enum { SIGNATURE = 10, MECHANISM_AT = 12, CONNECT_MS = 3000 };
 struct greeting {
     loop_t *loop;
     void *stream; /* NULL: it is over */
-    void (*on_heard)(void *self);
+    void (*on_answer)(void *self);
     void *self;
     bool is_connected;
-    greeting_heard_t heard;
+    greeting_answer_t answer;
     char mechanism[GREETING_MECHANISM + 1];
 };
 
-bool greeting_take(greeting_heard_t *h, bytes_t part)
+bool greeting_take(greeting_answer_t *h, bytes_t part)
 {
     size_t room = sizeof h->at - h->bytes, bytes = part.bytes < room ? part.bytes : room;
     memcpy(h->at + h->bytes, part.data, bytes);
@@ -28,7 +28,7 @@ bool greeting_take(greeting_heard_t *h, bytes_t part)
     return h->bytes < sizeof h->at;
 }
 
-void greeting_read(const greeting_heard_t *h, char ret_mechanism[GREETING_MECHANISM + 1])
+void greeting_read(const greeting_answer_t *h, char ret_mechanism[GREETING_MECHANISM + 1])
 {
     bool is_whole = h->bytes == sizeof h->at && h->at[0] == 0xff && h->at[9] == 0x7f && h->at[SIGNATURE] >= 3;
     memset(ret_mechanism, 0, GREETING_MECHANISM + 1);
@@ -55,7 +55,7 @@ static void on_readable(void *self)
     while (more && zmq_msg_recv(&id, g->stream, ZMQ_DONTWAIT) >= 0) {
         more = zmq_msg_recv(&part, g->stream, ZMQ_DONTWAIT) >= 0;
         if (more && zmq_msg_size(&part)) {
-            more = greeting_take(&g->heard, bytes_of(zmq_msg_data(&part), zmq_msg_size(&part)));
+            more = greeting_take(&g->answer, bytes_of(zmq_msg_data(&part), zmq_msg_size(&part)));
         } else if (more) {
             more = !g->is_connected && zmq_msg_send(&id, g->stream, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
                    zmq_send(g->stream, BEGINNING, sizeof BEGINNING, ZMQ_DONTWAIT) >= 0;
@@ -65,18 +65,18 @@ static void on_readable(void *self)
     zmq_msg_close(&id);
     zmq_msg_close(&part);
     if (!more) {
-        greeting_read(&g->heard, g->mechanism);
+        greeting_read(&g->answer, g->mechanism);
         end_stream(g);
-        g->on_heard(g->self);
+        g->on_answer(g->self);
     }
 }
 
-int greeting_ask(loop_t *loop, const char *endpoint, void (*on_heard)(void *self), void *self,
+int greeting_ask(loop_t *loop, const char *endpoint, void (*on_answer)(void *self), void *self,
                  greeting_t **ret_greeting)
 {
     greeting_t *g = calloc(1, sizeof *g);
     if (!g) return HEDDLE_ERR_NO_MEMORY;
-    *g = (greeting_t){.loop = loop, .on_heard = on_heard, .self = self, .stream = socket_new(ZMQ_STREAM)};
+    *g = (greeting_t){.loop = loop, .on_answer = on_answer, .self = self, .stream = socket_new(ZMQ_STREAM)};
     if (!g->stream) goto fail;
     zsock_set_ipv6(g->stream, !strncmp(endpoint, "tcp://[", 7));
     zsock_set_linger(g->stream, 0);

@@ -6,7 +6,7 @@
  * why. Here only the first half of a greeting is sent, without a mechanism. The listener answers with its
  * own mechanism and has no reason yet to close.
  *
- * CONNECTING -> CONNECTED (half a greeting sent) -> OVER (on_heard called; the mechanism can be read)
+ * CONNECTING -> CONNECTED (half a greeting sent) -> OVER (on_answer called; the mechanism can be read)
  *
  * One greeting asks once; its owner destroys it. The loop's thread; nothing blocks but
  * greeting_first. */
@@ -23,18 +23,18 @@
 typedef struct {
     size_t bytes;
     uint8_t at[12 + GREETING_MECHANISM];
-} greeting_heard_t;
+} greeting_answer_t;
 /* False when the greeting is complete up to the mechanism. */
-bool greeting_take(greeting_heard_t *h, bytes_t part);
+bool greeting_take(greeting_answer_t *h, bytes_t part);
 /* The mechanism as greeting_mechanism() returns it: "" where the bytes are no ZMTP 3 greeting, or not all
  * are there. */
-void greeting_read(const greeting_heard_t *h, char ret_mechanism[GREETING_MECHANISM + 1]);
+void greeting_read(const greeting_answer_t *h, char ret_mechanism[GREETING_MECHANISM + 1]);
 
 typedef struct greeting greeting_t;
 
-/* `on_heard` is called once, from the loop, with the answer or when the connection ends without one; it
+/* `on_answer` is called once, from the loop, with the answer or when the connection ends without one; it
  * must not destroy the greeting. It is never called when the endpoint cannot be reached. NO_MEMORY. */
-int greeting_ask(loop_t *loop, const char *endpoint, void (*on_heard)(void *self), void *self,
+int greeting_ask(loop_t *loop, const char *endpoint, void (*on_answer)(void *self), void *self,
                  greeting_t **ret_greeting);
 /* As the listener spells it: "CURVE", "NULL". "": the connection ended without an answer, or the listener
  * does not speak ZMTP 3. NULL: no answer yet. */

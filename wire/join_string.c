@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,12 +33,13 @@ static void encode(const uint8_t *raw, size_t bytes, char *ret_text)
     *ret_text = 0;
 }
 
-/* The number of bytes; -1: another character, too long, or bits that no text of `encode` has. */
+/* The number of bytes of the first line; -1: another character, too long, or bits that no text of `encode`
+ * has. */
 static int decode(const char *text, uint8_t ret_raw[RAW_MAX])
 {
     uint32_t bits = 0;
     int count = 0, bytes = 0;
-    for (; *text; text++) {
+    for (const char *end = text + strcspn(text, "\r\n"); text < end; text++) {
         const char *at = strchr(ALPHABET, *text);
         if (!at || bytes == RAW_MAX) return -1;
         bits = bits << 6 | (uint32_t)(at - ALPHABET);
@@ -71,6 +74,8 @@ static bool take_bytes(const uint8_t *raw, size_t bytes, join_string_t *ret)
            !zmq_curve_public(ret->pair.public_key, ret->pair.secret_key) &&
            !wire_check_endpoints(ret->endpoints, NULL, &(heddle_error_t){0});
 }
+
+bool join_string_is_like(const char *text) { return strstr(text, "heddle-join-") != NULL; }
 
 int join_string_parse(const char *text, join_string_t *ret_string, heddle_error_t *error)
 {
@@ -116,6 +121,17 @@ int join_string_write(const join_string_t *string, char ret_text[JOIN_STRING_TEX
 
 /* ---- a file ---- */
 
+static void hint_of_denied(heddle_error_t *error, const char *path)
+{
+    char user[33], names[1024];
+    struct passwd entry, *me = NULL;
+    snprintf(user, sizeof user, "%lu", (unsigned long)geteuid());
+    if (!getpwuid_r(geteuid(), &entry, names, sizeof names, &me) && me)
+        snprintf(user, sizeof user, "%.32s", me->pw_name);
+    error_hint(error, "this runs as the user %s, which must be able to read the file: chown %s %.140s", user,
+               user, path);
+}
+
 static int read_line(const char *path, char ret_text[JOIN_STRING_TEXT], heddle_error_t *error)
 {
     struct stat st;
@@ -126,7 +142,8 @@ static int read_line(const char *path, char ret_text[JOIN_STRING_TEXT], heddle_e
     if (n < 0) {
         int rc = error_fail(error, why == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_DATA_DIR,
                             "the join string cannot be read from %.300s: %s", path, strerror(why));
-        error_hint(error, "name the file that has the line which `heddle invite` printed");
+        if (why == EACCES) hint_of_denied(error, path);
+        else error_hint(error, "name the file that has the line which `heddle invite` printed");
         return rc;
     }
     if (st.st_mode & (S_IRWXG | S_IRWXO) && S_ISREG(st.st_mode))

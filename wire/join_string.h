@@ -21,7 +21,10 @@ typedef struct {
     key_pair_t pair;
 } join_string_t; /* Overwrite it (explicit_bzero) after use. */
 
-/* USAGE: it is none, it is cut or damaged, or of another release. */
+/* A join string, of any release, whole or not, alone or in a longer text. */
+bool join_string_is_like(const char *text);
+/* Of its first line: a variable that was filled from a file ends with a newline.
+ * USAGE: it is none, it is cut or damaged, or of another release. */
 int join_string_parse(const char *text, join_string_t *ret_string, heddle_error_t *error);
 /* The same of "@FILE", whose first line it is; a warning is logged where other users can read the file.
  * NOT_FOUND, DATA_DIR. */

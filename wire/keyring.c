@@ -7,7 +7,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
-#include "core/others.h"
+#include "core/permissions.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -397,13 +397,39 @@ int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pa
         /* Another program may have made the file first; then its pair is the one to use. */
         if (!rc || access(path, F_OK) == 0) rc = key_read(path, ret_pair, error);
     }
-    if (!rc) others_warn("keys.others", r->dir, "the keys there");
+    if (!rc) permissions_warn("keys.others", r->dir, "the keys there");
     /* Barred: there is no file, and this user has no right to make one. */
     struct stat st;
     bool is_missing = rc == HEDDLE_ERR_DATA_DIR && lstat(path, &st) != 0;
     if (is_missing && errno != ENOENT) number = errno;
     *ret_barred = is_missing && (number == EACCES || number == EPERM || number == EROFS || number == ENOTDIR);
     if (rc || ret_pair->secret_key[0]) return rc == HEDDLE_ERR_NOT_FOUND ? HEDDLE_ERR_DATA_DIR : rc;
+    return key_file_refuse(path, "has no secret line", 0, error);
+}
+
+/* The directory itself, or the nearest one above it that is there. */
+static int check_ring_may_be_made(const keyring_t *r, heddle_error_t *error)
+{
+    char above[KEYRING_DIR], *slash;
+    snprintf(above, sizeof above, "%s", r->dir);
+    while (access(above, F_OK) && errno == ENOENT && (slash = strrchr(above, '/')) && slash > above)
+        *slash = 0;
+    if (access(above, W_OK | X_OK) == 0) return HEDDLE_OK;
+    int rc = key_file_fail(r->dir, "cannot be made for keys", errno, error);
+    error_hint(error, "name with HEDDLE_KEYS a directory that uid %u may make", (unsigned)geteuid());
+    return rc;
+}
+
+int keyring_pair_unkept(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error)
+{
+    char path[KEYRING_PATH];
+    snprintf(path, KEYRING_PATH, "%s/%.60s", r->dir, file);
+    int rc = key_read(path, ret_pair, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND) {
+        rc = check_ring_may_be_made(r, error);
+        return rc ? rc : key_make(ret_pair, error);
+    }
+    if (rc || ret_pair->secret_key[0]) return rc;
     return key_file_refuse(path, "has no secret line", 0, error);
 }
 
@@ -624,14 +650,14 @@ int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[
 /* The endpoint that a file names.  "": none, or it is all addresses of a port, which cannot be dialled. */
 static void read_endpoint(const keyring_t *r, const char *file, char ret_endpoint[KEYRING_ENDPOINT])
 {
-    char path[KEYRING_PATH + 300], told[KEY_FILE_BYTES] = "";
+    char path[KEYRING_PATH + 300], text[KEY_FILE_BYTES] = "";
     key_pair_t pair;
     heddle_error_t ignored;
     int n = snprintf(path, sizeof path, "%s/brokers/%s", r->dir, file);
-    bool is_read = n < (int)sizeof path && key_file_read(path, &pair, told, &ignored) == HEDDLE_OK;
-    bool is_everywhere = !strncmp(told, "tcp://0.0.0.0:", 14) || !strncmp(told, "tcp://[::]:", 11);
+    bool is_read = n < (int)sizeof path && key_file_read(path, &pair, text, &ignored) == HEDDLE_OK;
+    bool is_everywhere = !strncmp(text, "tcp://0.0.0.0:", 14) || !strncmp(text, "tcp://[::]:", 11);
     snprintf(ret_endpoint, KEYRING_ENDPOINT, "%.*s", KEYRING_ENDPOINT - 1,
-             is_read && !is_everywhere ? told : "");
+             is_read && !is_everywhere ? text : "");
 }
 
 size_t keyring_other_brokers(const keyring_t *r, const char *endpoint, char ret_endpoints[][KEYRING_ENDPOINT],

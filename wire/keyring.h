@@ -65,6 +65,9 @@ int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, hed
 /* The same; *ret_barred with DATA_DIR: the file is missing, and this user lacks the right to make it. */
 int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
                         heddle_error_t *error);
+/* The same, and nothing is written: where the file is missing and could be made, a new pair that is not kept.
+ * DATA_DIR: it could not be made, INTERNAL. */
+int keyring_pair_unkept(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
 /* Registers the key of the broker that listens at the endpoint.  localhost and 127.0.0.1 are one endpoint.  A
  * broker that listens on all addresses is found at loopback, and at each address of this machine where no
  * other broker is known.  DATA_DIR. */

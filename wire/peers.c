@@ -23,7 +23,7 @@ typedef struct peer {
 } peer_entry_t;
 
 struct peers {
-    peer_entry_t *by_routing, *by_number, *heard;
+    peer_entry_t *by_routing, *by_number, *by_receipt;
     uint64_t last_number;
     uint32_t count, limit;
 };
@@ -40,7 +40,7 @@ static void unlink_entry(peers_t *p, peer_entry_t *e)
 {
     HASH_DELETE(hh, p->by_routing, e);
     HASH_DELETE(by_number, p->by_number, e);
-    DL_DELETE(p->heard, e);
+    DL_DELETE(p->by_receipt, e);
     p->count--;
     free(e);
 }
@@ -50,13 +50,13 @@ void peers_destroy(peers_t **peers)
     peers_t *p = peers ? *peers : NULL;
     if (!p) return;
     *peers = NULL;
-    while (p->heard) unlink_entry(p, p->heard);
+    while (p->by_receipt) unlink_entry(p, p->by_receipt);
     free(p);
 }
 
 static uint64_t add(peers_t *p, uint32_t routing_id)
 {
-    if (p->count >= p->limit) unlink_entry(p, p->heard);
+    if (p->count >= p->limit) unlink_entry(p, p->by_receipt);
     peer_entry_t *e = calloc(1, sizeof *e);
     if (!e) return 0;
     e->routing_id = routing_id;
@@ -68,7 +68,7 @@ static uint64_t add(peers_t *p, uint32_t routing_id)
         HASH_DELETE(hh, p->by_routing, e);
         goto fail;
     }
-    DL_APPEND(p->heard, e);
+    DL_APPEND(p->by_receipt, e);
     p->count++;
     return p->last_number = e->number;
 fail:
@@ -76,13 +76,13 @@ fail:
     return 0;
 }
 
-uint64_t peers_heard(peers_t *p, uint32_t routing_id)
+uint64_t peers_received(peers_t *p, uint32_t routing_id)
 {
     peer_entry_t *e;
     HASH_FIND(hh, p->by_routing, &routing_id, sizeof routing_id, e);
     if (!e) return add(p, routing_id);
-    DL_DELETE(p->heard, e);
-    DL_APPEND(p->heard, e);
+    DL_DELETE(p->by_receipt, e);
+    DL_APPEND(p->by_receipt, e);
     return e->number;
 }
 

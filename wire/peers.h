@@ -16,7 +16,7 @@ peers_t *peers_new(uint32_t limit);
 void peers_destroy(peers_t **peers);
 /* Call it for each frame. Returns the peer's number, a new one for a routing id without a number; 0 when
  * out of memory. */
-uint64_t peers_heard(peers_t *p, uint32_t routing_id);
+uint64_t peers_received(peers_t *p, uint32_t routing_id);
 /* False when the number is not in the table. */
 bool peers_find(const peers_t *p, uint64_t number, uint32_t *ret_routing_id);
 /* The public key that the connection proved, "" before one was noted; NULL when the number is not in the

@@ -49,14 +49,20 @@ typedef struct {
     void *dealer, *monitor;
 } connection_t;
 
+/* A broker that one of the cluster told. */
+typedef struct {
+    char endpoint[ENDPOINT_BYTES], key[KEY_TEXT];
+} told_t;
+
 struct wire {
     loop_t *loop;
     wire_sink_t sink;
     void *self;
     void *handle; /* of the ROUTER or the DEALER */
     char endpoint[ENDPOINT_BYTES];
-    wire_keys_t *keys; /* NULL: plain; broker_key: once found, never plain again */
-    void *router;      /* listen */
+    wire_keys_t *keys;       /* NULL: plain; broker_key: of this endpoint; once found, never plain again */
+    char list_key[KEY_TEXT]; /* of the list: the fixed one, or that the ring named last */
+    void *router;            /* listen */
     accept_limit_t *accept_limit;
     peers_t *peers;
     zap_t *zap;              /* with keys; made before the router, ended after it */
@@ -70,6 +76,12 @@ struct wire {
     const char *rest;            /* of the list, after it */
     const char *_Atomic untried; /* of the list, what was never dialled; NULL: all was */
     int tries;                   /* at this endpoint, without success */
+    bool is_named;               /* this endpoint is not of the list: a broker named it */
+    told_t named;                /* the next one, in place of `rest`; endpoint "": none */
+    told_t *told;                /* tried after the list */
+    size_t told_count, told_at;  /* told_at: the next one */
+    char left[ENDPOINT_BYTES];   /* the one before, and when it was left */
+    uint64_t left_us;
     bool up, redial;
     atomic_bool is_reached;   /* see wire_is_reached */
     bool had_connection;      /* since the last try */
@@ -151,7 +163,7 @@ static const char *check_key(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *f
     if (known && !strcmp(known, user)) return NULL;
     if (known && known[0]) {
         peers_forget(w->peers, *from);
-        *from = peers_heard(w->peers, id);
+        *from = peers_received(w->peers, id);
     }
     peers_note_key(w->peers, *from, user);
     return *from ? NULL : "no memory for one more peer";
@@ -174,7 +186,7 @@ static void on_readable(void *self)
             uint32_t routing_id = is_ours ? le32_get(id + 1) : 0;
             zmq_msg_close(&part);
             if (!take_part(w->handle, &frame)) return;
-            if (is_ours) from = peers_heard(w->peers, routing_id);
+            if (is_ours) from = peers_received(w->peers, routing_id);
             if (!is_ours) bad = "a routing id of the peer's own choice";
             else if (!from) bad = "no memory for one more peer";
             else if (w->zap) bad = check_key(w, routing_id, &frame, &from);
@@ -263,17 +275,20 @@ static void close_connection(connection_t *c)
 /* Looked up at each dial, because a broker may have registered its key in the ring meanwhile. A key that
  * was found once is used wherever no other is known, for the other endpoints of the list too: a wire with a
  * key never dials plain again. Nor does it dial plain where a key is known but that key or our own cannot
- * be read; that is an error. */
-static int find_broker_key(wire_t *w, const char *endpoint, heddle_error_t *why)
+ * be read; that is an error. What the ring says of an endpoint comes before the key that a broker told of
+ * it, and that key stays with that endpoint. */
+static int find_broker_key(wire_t *w, const told_t *to, heddle_error_t *why)
 {
     char key[KEY_TEXT];
     wire_keys_t *k = w->keys;
-    if (!k || k->is_fixed) return HEDDLE_OK;
-    int rc = keyring_known_broker(&k->ring, endpoint, key, why);
-    if (rc == HEDDLE_ERR_NOT_FOUND) return HEDDLE_OK;
+    if (!k) return HEDDLE_OK;
+    int rc = k->is_fixed ? HEDDLE_ERR_NOT_FOUND : keyring_known_broker(&k->ring, to->endpoint, key, why);
     if (!rc && !k->own.secret_key[0]) rc = keyring_pair(&k->ring, "client.key", &k->own, why);
-    if (!rc) memcpy(k->broker_key, key, sizeof key);
-    return k->broker_key[0] ? HEDDLE_OK : rc; /* with a key found before, the connection is not plain */
+    if (!rc) memcpy(w->list_key, key, sizeof key);
+    bool is_told = rc == HEDDLE_ERR_NOT_FOUND && to->key[0];
+    memcpy(k->broker_key, is_told ? to->key : w->list_key, sizeof k->broker_key);
+    /* With a key found before, the connection is not plain. */
+    return rc == HEDDLE_ERR_NOT_FOUND || k->broker_key[0] ? HEDDLE_OK : rc;
 }
 
 static int open_connection(const wire_t *w, const char *endpoint, connection_t *ret_connection)
@@ -328,6 +343,57 @@ static void set_up(wire_t *w, bool up)
     w->up = up;
     begin_share(w);
     w->sink.on_connection(w->self, up);
+}
+
+/* False: the list does not have it. */
+static bool find_in_list(const wire_t *w, const char *endpoint, const char **ret_at, const char **ret_rest)
+{
+    char one[ENDPOINT_BYTES];
+    for (const char *rest = w->list, *at = rest; endpoint_next(&rest, one); at = rest) {
+        if (strcmp(one, endpoint) != 0) continue;
+        *ret_at = at;
+        *ret_rest = rest;
+        return true;
+    }
+    return false;
+}
+
+/* What the current connection says was said by a broker that has proved its key. */
+static bool is_proven(const wire_t *w) { return w->keys && w->keys->broker_key[0]; }
+
+/* A plain connection proves nothing of the broker that names an address, so that it does not leave the host
+ * unless the caller's list does. */
+static bool may_leave_for(const wire_t *w, const char *endpoint)
+{
+    bool is_local = false, list_is_local = false;
+    heddle_error_t error;
+    if (wire_check_endpoint(endpoint, false, &is_local, &error)) return false;
+    if (is_proven(w) || is_local) return true;
+    return !wire_check_endpoints(w->list, &list_is_local, &error) && !list_is_local;
+}
+
+/* The list has it already where it is dialled with the same key there. */
+static bool may_dial(const wire_t *w, const told_t *row)
+{
+    const char *at, *rest, *key = w->list_key;
+    bool is_listed = (!row->key[0] || !strcmp(row->key, key)) && find_in_list(w, row->endpoint, &at, &rest);
+    return !is_listed && may_leave_for(w, row->endpoint);
+}
+
+/* NULL: the list is begun again. */
+static const told_t *next_told(wire_t *w)
+{
+    while (w->told_at < w->told_count)
+        if (may_dial(w, &w->told[w->told_at++])) return &w->told[w->told_at - 1];
+    w->told_at = 0;
+    return NULL;
+}
+
+static bool has_told(const wire_t *w)
+{
+    bool has = false;
+    for (size_t i = 0; i < w->told_count && !has; i++) has = may_dial(w, &w->told[i]);
+    return has;
 }
 
 static void report_refusal(wire_t *w, const heddle_error_t *why)
@@ -426,7 +492,7 @@ static void on_event(wire_t *w, uint16_t event, uint32_t value)
         set_up(w, true);
     } else if (event == ZMQ_EVENT_DISCONNECTED) {
         set_up(w, false);
-    } else if (++w->tries >= TRIES_PER_ENDPOINT && strchr(w->list, ',')) {
+    } else if (++w->tries >= TRIES_PER_ENDPOINT && (w->is_named || strchr(w->list, ',') || has_told(w))) {
         w->redial = true;
     }
 }
@@ -480,20 +546,43 @@ static int replace_connection(wire_t *w, connection_t *next)
     return HEDDLE_OK;
 }
 
-/* Dials the next endpoint of the list. On failure nothing has changed. The exception is a key that should
- * be there and cannot be read: then that endpoint becomes the current one, without a connection, and *why
- * is set. */
+/* What a plain connection told may be a stranger's: one with a key does not go by it. */
+static void forget_told(wire_t *w)
+{
+    free(w->told);
+    w->told = NULL;
+    w->told_count = w->told_at = 0;
+}
+
+/* Dials the endpoint that was named, else the next one of the list or, after it, of those that were told. On
+ * failure nothing has changed. The exception is a key that should be there and cannot be read: then that
+ * endpoint becomes the current one, without a connection, and *why is set. */
 static int connect_next(wire_t *w, heddle_error_t *why)
 {
-    char endpoint[ENDPOINT_BYTES];
+    told_t to = {0};
+    const told_t *told = NULL;
     const char *at = w->rest ? w->rest : w->list, *rest = at;
     char former_key[KEY_TEXT] = "";
     connection_t next;
-    endpoint_next(&rest, endpoint);
+    bool is_named = false;
+    if (w->named.endpoint[0]) {
+        to = w->named;
+        w->named.endpoint[0] = 0;
+        is_named = !find_in_list(w, to.endpoint, &at, &rest);
+        if (is_named) at = rest = w->at;
+    } else if (!w->rest && (told = next_told(w)) != NULL) {
+        to = *told;
+        is_named = true;
+        at = w->at;
+        rest = NULL;
+    } else {
+        endpoint_next(&rest, to.endpoint);
+    }
     if (w->keys) memcpy(former_key, w->keys->broker_key, sizeof former_key);
-    int no_key = find_broker_key(w, endpoint, why), rc = no_key;
-    if (!no_key) rc = open_connection(w, endpoint, &next);
+    int no_key = find_broker_key(w, &to, why), rc = no_key;
+    if (!no_key) rc = open_connection(w, to.endpoint, &next);
     if (!rc) rc = replace_connection(w, &next);
+    if (!rc && !former_key[0] && is_proven(w)) forget_told(w);
     if (rc && !no_key) {
         /* The old connection stays, and what fails on it is explained with the key that it has. */
         if (w->keys) memcpy(w->keys->broker_key, former_key, sizeof former_key);
@@ -505,9 +594,12 @@ static int connect_next(wire_t *w, heddle_error_t *why)
     }
     w->at = at;
     w->rest = rest;
-    if (at == atomic_load(&w->untried)) atomic_store(&w->untried, rest);
+    w->is_named = is_named;
+    if (!is_named && at == atomic_load(&w->untried)) atomic_store(&w->untried, rest);
+    memcpy(w->left, w->endpoint, sizeof w->left);
+    w->left_us = loop_now(w->loop);
     w->lacks_key = no_key;
-    memcpy(w->endpoint, endpoint, sizeof endpoint);
+    memcpy(w->endpoint, to.endpoint, sizeof w->endpoint);
     return HEDDLE_OK;
 }
 
@@ -558,6 +650,54 @@ void wire_redial(wire_t *w)
     if (!w->peers) w->redial = true;
 }
 
+static bool may_go_to(const wire_t *w, const char *endpoint)
+{
+    if (!strcmp(endpoint, w->endpoint)) return false;
+    if (!strcmp(endpoint, w->left) && loop_now(w->loop) - w->left_us < WIRE_RETURN_US) return false;
+    return may_leave_for(w, endpoint);
+}
+
+/* The key is taken only from a broker that has proved its own: a plain connection may be a stranger's.
+ * False: the row has a key that was not taken. */
+static bool take_told(const wire_t *w, const wire_broker_t *b, told_t *to)
+{
+    bool has_key = is_proven(w) && key_is_valid(b->key);
+    text_printf(to->endpoint, sizeof to->endpoint, "%s", b->endpoint);
+    text_printf(to->key, sizeof to->key, "%s", has_key ? b->key : "");
+    return has_key || !b->key[0];
+}
+
+void wire_redial_to(wire_t *w, const char *endpoint, const char *key)
+{
+    owner_check(loop_owner(w->loop));
+    if (w->peers || (endpoint[0] && !may_go_to(w, endpoint))) return;
+    (void)take_told(w, &(wire_broker_t){endpoint, key}, &w->named);
+    w->redial = true;
+}
+
+/* An address of the own host that a broker of another one told is another program's. */
+static bool is_told_well(const wire_t *w, const wire_broker_t *b)
+{
+    bool is_local = false, is_here = false;
+    heddle_error_t error;
+    if (wire_check_endpoint(b->endpoint, false, &is_local, &error)) return false;
+    (void)wire_check_endpoint(w->endpoint, false, &is_here, &error);
+    return !is_local || is_here;
+}
+
+/* Without memory for them what was told before stays. */
+void wire_told(wire_t *w, const wire_broker_t *brokers, size_t count)
+{
+    owner_check(loop_owner(w->loop));
+    if (count > WIRE_TOLD_MAX) count = WIRE_TOLD_MAX;
+    told_t *told = count ? calloc(count, sizeof *told) : NULL;
+    if (w->peers || (count && !told)) return;
+    forget_told(w);
+    w->told = told;
+    for (size_t i = 0; i < count; i++)
+        if (is_told_well(w, &brokers[i]) && take_told(w, &brokers[i], &told[w->told_count])) w->told_count++;
+}
+
 void wire_present(wire_t *w, const key_pair_t *own)
 {
     owner_check(loop_owner(w->loop));
@@ -571,6 +711,7 @@ static void free_wire(wire_t *w)
     if (w->keys) explicit_bzero(w->keys, sizeof *w->keys);
     free(w->keys);
     free(w->list);
+    free(w->told);
     free(w);
     atomic_fetch_sub(&wires_open, 1);
 }
@@ -588,6 +729,7 @@ static int new_wire(loop_t *loop, const wire_keys_t *keys, const wire_sink_t *si
         return HEDDLE_ERR_NO_MEMORY;
     }
     if (keys) *w->keys = *keys;
+    if (keys) memcpy(w->list_key, keys->broker_key, sizeof w->list_key);
     w->retry_us = w->pass_us = CLOCK_NEVER;
     w->loop = loop;
     w->sink = *sink;
@@ -707,6 +849,33 @@ int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, con
     if (!rc) rc = bind_router(w, endpoint, error);
     if (rc) wire_close(&w);
     else *ret_wire = w;
+    return rc;
+}
+
+/* libzmq would make the file, and remove one that is there. */
+static int why_no_ipc(const char *path)
+{
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    bool is_abstract = path[0] == '@';
+    return is_abstract || access(slash ? folder : ".", W_OK | X_OK) == 0 ? 0 : errno;
+}
+
+int wire_try_listen(const char *endpoint, heddle_error_t *error)
+{
+    int rc = wire_check_endpoint(endpoint, true, NULL, error), why = 0;
+    if (rc) return rc;
+    if (!strncmp(endpoint, "ipc://", 6)) {
+        why = ipc_is_taken(endpoint) ? EADDRINUSE : why_no_ipc(endpoint + 6);
+        return why ? bind_failed(endpoint, why, error) : HEDDLE_OK;
+    }
+    void *router = descriptors_are_left() ? socket_new(ZMQ_ROUTER) : NULL;
+    if (!router) return no_sockets(error);
+    set_options(router, endpoint);
+    if (zmq_bind(router, endpoint)) rc = bind_failed(endpoint, errno, error);
+    socket_close(&router);
     return rc;
 }
 

@@ -85,6 +85,9 @@ int wire_dial(loop_t *loop, const char *endpoints, const wire_keys_t *keys, cons
  * peer.  UNAVAILABLE: with keys, where another listener of this process has keys. */
 int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
                 void *self, wire_t **ret_wire, heddle_error_t *error);
+/* Whether wire_listen would listen there now, for the same reasons; nothing is kept.  An ipc socket is not
+ * made for it. */
+int wire_try_listen(const char *endpoint, heddle_error_t *error);
 /* The time that a connection made from now on, in either direction, may take for the ZMTP handshake before it
  * is dropped: at least 1 ms, by default 5 s.  It counts for the whole process, as ZeroMQ's context does. */
 void wire_set_handshake(uint32_t ms);
@@ -113,6 +116,23 @@ void wire_forget(wire_t *w, peer_t peer);
  * the next endpoint of the list; done later in the turn, on_connection(false) then follows if it was
  * connected. */
 void wire_redial(wire_t *w);
+/* Dial only: the same, to `endpoint`, which the broker has named; the list goes on after it, or, where the
+ * list does not have it, at the endpoint of that broker.  "": wire_redial.  Nothing happens where it is no
+ * address, where the connection was there less than WIRE_RETURN_US ago, and where a plain connection would
+ * leave the host with a list that does not.  `key`: that the broker there proves, as in wire_told. */
+#define WIRE_RETURN_US 2000000u
+void wire_redial_to(wire_t *w, const char *endpoint, const char *key);
+/* Dial only: the brokers of the cluster, as one of them told; it replaces what was told before.  They are
+ * tried after the whole list, where that does not have them, each with the key of its row; then the list is
+ * begun again.  Left out are what is no address or no key, an address of the own host where the broker that
+ * told it is on another one, and on a plain connection those with a key, and another host unless the list
+ * has one.  What a plain connection told is forgotten when the wire is given a key.  A key counts for that
+ * address alone, on this wire alone, and where the ring has none for it. */
+typedef struct {
+    const char *endpoint, *key; /* key "": that of the connection */
+} wire_broker_t;
+#define WIRE_TOLD_MAX 32u /* rows that are kept */
+void wire_told(wire_t *w, const wire_broker_t *brokers, size_t count);
 /* Dial only, of a wire with keys: from the next dial on it proves this pair in place of the one before. */
 void wire_present(wire_t *w, const key_pair_t *own);
 /* Accepts NULL and pointers to NULL. */

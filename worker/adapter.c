@@ -22,7 +22,7 @@ static versions_slots_t look_at_slots(const adapter_t *a)
     const intake_t *in = &a->intake;
     versions_slots_t view = {.next = slots_next_free(a->core->bulk.slots, a->index)};
     if (in->state == INTAKE_DOWNLOADING)
-        view.is_half_fetched = intake_bytes(in) >= in->what->part.payload_bytes / 2;
+        view.is_half_fetched = intake_bytes(in) >= announced_payload_bytes(in->what) / 2;
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(a, i);
         if (!slot) break; /* slots are made in the order of their index */
@@ -58,9 +58,9 @@ void adapter_tell(adapter_t *a, const versions_action_t *action)
     member_tell(&a->core->member, &event);
 }
 
-/* The broker has decided for a version that no process has.  Reported once, however often the session is
- * renewed: the application and the log would else have no word of what the worker waits for.  STALE and not
- * FAILED, after which an exported copy, perhaps the last one, is removed. */
+/* The broker has decided for a version that no process has.  The application and the log get one report of
+ * what the worker waits for, however often the session is renewed.  It is STALE: after FAILED an exported
+ * copy would be removed, which may be the last one. */
 static void report_lost(adapter_t *a, uint64_t version, const heddle_error_t *why)
 {
     const decision_t *decided = &a->versions.decided;
@@ -91,8 +91,9 @@ static uint64_t loading_from(const adapter_t *a, const announced_t *w)
 static msg_region_t region_of(const adapter_t *a, int slot, bool *ret_is_held)
 {
     const slot_t *s = a->core->bulk.sharing ? slot_of(a, slot) : NULL;
-    content_id_t id = s && s->region ? regions_offered(s->region) : (content_id_t){.generation = 0};
-    *ret_is_held = s && s->region && s->region->held;
+    content_id_t id =
+        s && s->parts[0].region ? regions_offered(s->parts[0].region) : (content_id_t){.generation = 0};
+    *ret_is_held = s && s->parts[0].region && s->parts[0].region->held;
     return sharing_region(&id);
 }
 
@@ -212,7 +213,7 @@ static void tell_fetching(intake_t *in)
                                          .version = w->version,
                                          .what = w,
                                          .digest = w->h1});
-    bool is_chosen = versions_coming(&a->versions)->decision > a->versions.applied.decision;
+    bool is_chosen = versions_is_chosen(&a->versions, versions_coming(&a->versions));
     if (in->state == INTAKE_DOWNLOADING && a->versions.up && is_chosen) a->core->heartbeat(a->core->self);
 }
 
@@ -293,13 +294,13 @@ static void obey(adapter_t *a, const versions_action_t *action, uint64_t now_us)
         (void)FAILPOINT("worker.after_flip");
         break;
     case VA_FORGET:
-        io->tr->unshare(io->t, action->what->part.key); /* it may be expected */
+        announced_unshare(action->what, io); /* it may be expected */
         free(action->what);
         break;
     case VA_DROP:
         /* Nothing is requested into the slot any more; what is under way may still land (free_dropped). Those
          * that wait for its bytes ask another source at once, also where it is begun anew later. */
-        io->tr->unshare(io->t, action->what->part.key);
+        announced_unshare(action->what, io);
         if (!slot) break; /* nor was there anything: its struct could not be made */
         if (a->intake.slot == slot) intake_end(&a->intake);
         slot_drop(slot, now_us);
@@ -326,7 +327,7 @@ static bool free_dropped(adapter_t *a, versions_event_t *ret_event)
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         slot_t *slot = slot_of(a, i);
         if (!slot || slot->state != SLOT_LEAVING) continue;
-        bool is_written = slot->region && !io->tr->idle(io->t, slot->region);
+        bool is_written = slot->parts[0].region && !io->tr->idle(io->t, slot->parts[0].region);
         if (!slot_is_unread(slot) || is_written) continue;
         slot_free(slot);
         *ret_event = (versions_event_t){.kind = VE_DRAINED};
@@ -426,7 +427,7 @@ void adapter_down(adapter_t *a, uint64_t now_us)
  * read request. Memory of this host is held, without a connection; where that fails the first read request
  * connects. A failure needs no handling here: the first read request fails then.
  * True: the intake of this version gets nowhere, and another process of the host has the bytes by now. */
-static bool hear_sources(adapter_t *a, const announced_t *w, bool has_lost_all, uint64_t now_us)
+static bool receive_sources(adapter_t *a, const announced_t *w, bool has_lost_all, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
     /* A process that lacks descriptors connects to nothing; that is reported when the slot is reserved. */
@@ -463,7 +464,7 @@ static int check_kind(const adapter_t *a, const msg_announce_t *m, heddle_error_
 }
 
 /* Each message is one event of versions_t, after what this adapter keeps of it. */
-void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
+void adapter_receive(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
     heddle_error_t error;
     versions_event_t event;
@@ -475,7 +476,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         w = e ? e->what : NULL;
         w = check_kind(a, &m->announce, &error)
                 ? NULL
-                : announced_hear(w, &m->announce, w && intake_is_fetching(&a->intake, w), &error);
+                : announced_receive(w, &m->announce, w && intake_is_fetching(&a->intake, w), &error);
         if (!w) {
             /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
             error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");
@@ -484,15 +485,16 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
             break;
         }
         if (a->lost_version == w->version) a->lost_version = 0;
-        /* Other workers may be told of this one as a source, and ask before the version has memory here. */
-        (void)a->core->io->tr->expect(a->core->io->t, w->part.key);
+        /* This one may be named to other workers as a source, and ask before the version has memory here. */
+        announced_expect(w, a->core->io);
         event = (versions_event_t){.kind = VE_HOLDABLE, .version = w->version};
-        if (hear_sources(a, w, false, now_us)) feed_versions(a, &event, now_us);
+        if (receive_sources(a, w, false, now_us)) feed_versions(a, &event, now_us);
         event = (versions_event_t){.kind = VE_ANNOUNCE,
                                    .version = w->version,
                                    .what = w,
                                    .digest = m->announce.digest,
-                                   .deadline_us = m->announce.deadline_ms * 1000};
+                                   .deadline_us = m->announce.deadline_ms * 1000,
+                                   .is_kept = m->announce.kept};
         feed_versions(a, &event, now_us);
         break;
     case MSG_SOURCES:
@@ -504,7 +506,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
          * the count, because a version without any source gives way to others. */
         event =
             (versions_event_t){.kind = VE_SOURCES, .version = w->version, .source_count = w->source_count};
-        if (hear_sources(a, w, true, now_us)) event.kind = VE_HOLDABLE;
+        if (receive_sources(a, w, true, now_us)) event.kind = VE_HOLDABLE;
         feed_versions(a, &event, now_us);
         break;
     case MSG_COMMIT:
@@ -548,7 +550,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
     if (answer->kind == APP_REJECT) {
         const versions_entry_t *e = versions_find(&a->versions, answer->version);
         /* A version that is already decided is still loaded first. */
-        bool is_switch = e && e->state != VERSIONS_ARRIVED && e->decision > a->versions.applied.decision;
+        bool is_switch = e && e->state != VERSIONS_ARRIVED && versions_is_chosen(&a->versions, e);
         const char *phase = is_switch ? "activate" : "stage";
         error = *answer->why;
         error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
@@ -565,7 +567,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 
 /* Events of a read request come to the adapter that its cookie names; events of a peer come to every adapter.
  */
-void adapter_hear_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
+void adapter_receive_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
     intake_transfer(&a->intake, event, now_us);
     follow_up(a, now_us);
@@ -588,8 +590,7 @@ static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spa
     /* A slot that a reader holds would not be free after its version has gone. */
     for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++) {
         const versions_entry_t *e = &a->versions.entries[i];
-        bool is_chosen = e->decision > a->versions.applied.decision;
-        bool may_go = e->state == VERSIONS_KEPT && !is_chosen;
+        bool may_go = e->state == VERSIONS_KEPT && !versions_is_chosen(&a->versions, e);
         if (may_go && slot_readers(slot_of(a, e->slot)) == 0) ret_spare[count++] = e->version;
     }
     return count;
@@ -633,12 +634,13 @@ static void follow_checks(adapter_t *a, uint64_t now_us)
 {
     for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++) {
         const versions_entry_t *e = &a->versions.entries[i];
-        if (!versions_is_here(e) || e->is_damaged || !regions_is_withdrawn(slot_of(a, e->slot)->region))
+        if (!versions_is_here(e) || e->is_damaged ||
+            !regions_is_withdrawn(slot_of(a, e->slot)->parts[0].region))
             continue;
         log_emit(LOG_ERROR, "version.damaged",
                  "the bytes of %s@%" PRIu64 " in memory have gone bad: others get them here no more", a->name,
                  e->version);
-        a->core->io->tr->unshare(a->core->io->t, e->what->part.key);
+        announced_unshare(e->what, a->core->io);
         feed_versions(a, &(versions_event_t){.kind = VE_DAMAGED, .version = e->version}, now_us);
         if (e->is_damaged) send_damaged(a, e);
     }
@@ -684,6 +686,38 @@ uint32_t adapter_join_rows(const adapter_t *a, uint64_t now_us, msg_held_t *ret_
     return count;
 }
 
+/* Tokens for a half of the chunks, `asked` first.  Returns how many. */
+static uint32_t join_list(const announced_t *w, uint64_t half, uint64_t asked,
+                          uint64_t ret_tokens[LIMIT_SOURCES])
+{
+    uint64_t tokens[LIMIT_SOURCES];
+    uint32_t found = announced_tokens(w, half, tokens), count = 0;
+    for (uint32_t i = 0; i < found; i++)
+        if (tokens[i] == asked) ret_tokens[count++] = asked;
+    for (uint32_t i = 0; i < found; i++)
+        if (tokens[i] != asked) ret_tokens[count++] = tokens[i];
+    return count;
+}
+
+bool adapter_join_fetched(const adapter_t *a, uint64_t ret_sources[LIMIT_SOURCES],
+                          uint64_t ret_others[LIMIT_SOURCES], msg_fetched_t *ret_row)
+{
+    const intake_t *in = &a->intake;
+    if (!intake_is_fetching(in, in->what) || !in->what->source_count) return false;
+    const announced_t *w = in->what;
+    uint64_t half = w->sources[0].half, asked[3] = {0};
+    for (uint32_t i = 0; i < in->download->run_count; i++)
+        asked[in->download->runs[i].half] = in->download->runs[i].asked;
+    *ret_row = (msg_fetched_t){.adapter = a->name,
+                               .version = w->version,
+                               .half = half,
+                               .sources = ret_sources,
+                               .others = ret_others};
+    ret_row->source_count = join_list(w, half, asked[half], ret_sources);
+    if (half) ret_row->other_count = join_list(w, 3 - half, asked[3 - half], ret_others);
+    return true;
+}
+
 /* A version that waits for its former slot is reported with the reason, because the wait may be long: it ends
  * with the last reader, and the last transfer, of what was dropped there.  `data_bytes` stays 0: it has not
  * begun. */
@@ -715,13 +749,13 @@ msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spar
     const announced_t *w = loading ? loading->what : NULL;
     if (w) { /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
-        p.bytes_done = p.data_bytes = w->part.payload_bytes;
+        p.bytes_done = p.data_bytes = announced_payload_bytes(w);
         p.region = region_of(a, loading->slot, &(bool){false});
     } else if (a->intake.state == INTAKE_DOWNLOADING) {
         const heddle_error_t *why = intake_trouble(&a->intake);
         p.fetching = a->intake.what->version;
         p.bytes_done = intake_bytes(&a->intake);
-        p.data_bytes = a->intake.what->part.payload_bytes;
+        p.data_bytes = announced_payload_bytes(a->intake.what);
         p.source = intake_source(&a->intake);
         p.message = why ? why->message : NULL;
     } else if (!versions_coming(&a->versions)) {
@@ -749,7 +783,7 @@ void adapter_end(adapter_t *a)
     const node_io_t *io = a->core->io;
     intake_end(&a->intake);
     for (const versions_entry_t *e = a->versions.entries; e < a->versions.entries + VERSIONS_ENTRIES; e++)
-        if (e->what) io->tr->unshare(io->t, e->what->part.key);
+        if (e->what) announced_unshare(e->what, io);
 }
 
 /* At the end of the node memory must not be unregistered while the transfer may write into it. Closing
@@ -760,7 +794,7 @@ bool adapter_drop_sources(adapter_t *a)
     bool is_idle = true;
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(a, i);
-        if (slot && slot->region && !io->tr->idle(io->t, slot->region)) is_idle = false;
+        if (slot && slot->parts[0].region && !io->tr->idle(io->t, slot->parts[0].region)) is_idle = false;
     }
     for (const versions_entry_t *e = a->versions.entries;
          !is_idle && e < a->versions.entries + VERSIONS_ENTRIES; e++)

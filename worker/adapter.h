@@ -54,10 +54,10 @@ void adapter_free(adapter_t *a);
 void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us);
 void adapter_down(adapter_t *a, uint64_t now_us);
 /* ANNOUNCE, SOURCES, COMMIT, ABORT, RETIRE for it. */
-void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us);
+void adapter_receive(adapter_t *a, const msg_t *m, uint64_t now_us);
 /* STAGED, ACTIVATE, REJECT. */
 int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us);
-void adapter_hear_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
+void adapter_receive_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
 /* Returns the next deadline. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
 /* One piece: of memory, of a digest, or of memory that is given back.  False: there is nothing to do. */
@@ -71,6 +71,9 @@ void adapter_tell(adapter_t *a, const versions_action_t *action);
 
 /* For JOIN: the versions held here, at most `cap`.  Returns how many. */
 uint32_t adapter_join_rows(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows, uint32_t cap);
+/* The same: what is fetched, and from where; the row borrows both lists.  False: nothing is. */
+bool adapter_join_fetched(const adapter_t *a, uint64_t ret_sources[LIMIT_SOURCES],
+                          uint64_t ret_others[LIMIT_SOURCES], msg_fetched_t *ret_row);
 /* For HEARTBEAT.  `ret_spare`: where a version waits for a slot, and none is about to be free, the kept
  * versions that may make room for it, for no reader holds them. */
 msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS]);

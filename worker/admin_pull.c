@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle_admin_pull: one version, fetched by a process that is no member, and written as a PEFT directory.
+/* heddle_admin_fetch and heddle_admin_pull: one version, fetched by a process that is no member, and given as
+ * a snapshot, or written as a PEFT directory.
  *
- *   ask -> open the bulk plane -> take in (worker/intake.h) -> close the bulk plane -> write
+ *   ask -> open the bulk plane -> take in (worker/intake.h) -> close the bulk plane -> give, or write
  *                                  ^ asked again while no source is left
  *
- * A version that a process of this host has in a region is held there, until it is written.
+ * A version that a process of this host has in a region is held there, until the snapshot is released.
  *
  * The admin handle's loop carries all of it on the caller's thread: the intake and the transfer are a source
  * of work beside the connection to the broker. */
 #include "client/admin.h"
 
+#include "client/opening.h"
 #include "client/sharing.h"
 #include "client/shell.h"
 #include "core/errors.h"
@@ -25,17 +27,16 @@ enum {
     TURN_EVENTS = 64,
     ASK_AGAIN_US = 500000 /* between two questions for sources */
 };
-/* Of the HI that this process says to sources.  No epoch of a broker comes that far, so it is no member's. */
-#define TOKEN_OF_NO_MEMBER (1ull << 63)
 
 typedef struct {
     heddle_admin_t *admin;
     heddle_pull_opts_t opts;
     ref_t ref;
     uint64_t began_us, end_us, asked_us;
-    json_t *body;            /* of the broker's answer, then ours */
-    announced_t heard, what; /* of the last answer; being fetched: its sources alone change */
-    bool has_parts;
+    json_t *body;               /* of the broker's answer, then ours */
+    announced_t reported, what; /* of the last answer; being fetched: its sources alone change */
+    bool has_parts;             /* `reported` has, of the last answer */
+    heddle_error_t bad_parts;   /* not, and why */
     node_io_t io;
     bulk_t bulk; /* one slot, of a table of its own: nothing else of this process shares it */
     intake_t intake;
@@ -47,25 +48,13 @@ static uint64_t now_of(void) { return clock_now(clock_system()); }
 
 /* What to fetch (parts, share key, sources) is in fields of the message, and not in its JSON body, which
  * is printed. */
-static void hear(void *self, const msg_report_t *m)
+static void on_report(void *self, const msg_report_t *m)
 {
     pull_t *p = self;
-    p->has_parts = m->part_count == 1;
+    p->reported = (announced_t){0};
+    p->has_parts = !announced_parts(&p->reported, m->parts, m->part_count, &m->key, &p->bad_parts);
     if (!p->has_parts) return;
-    p->heard = (announced_t){0};
-    announced_part(&p->heard, &m->parts[0], &m->key);
-    announced_sources(&p->heard, m->sources, m->source_count);
-}
-
-/* "w1, w2, asked for memory, did not answer": the sources, and how far this process is with them. */
-static void name_asked(const pull_t *p, buf_t *text)
-{
-    for (uint32_t i = 0; i < p->what.source_count; i++)
-        buf_printf(text, "%s%s", i ? ", " : "", p->what.sources[i].name);
-    if (!text->bytes) buf_printf(text, "no source was known");
-    else if (p->intake.state <= INTAKE_HOLDING) buf_printf(text, ", asked for memory, did not answer");
-    else if (!intake_bytes(&p->intake)) buf_printf(text, ", asked for bytes, sent none");
-    else buf_printf(text, " sent too slowly");
+    announced_sources(&p->reported, m->sources, m->source_count);
 }
 
 /* The error says how far the fetch came, and why no source could be reached, where that is the cause. */
@@ -74,9 +63,15 @@ static int fail_late(const pull_t *p, heddle_error_t *error)
     char done[16], all[16];
     const heddle_error_t *why = intake_trouble(&p->intake);
     units_bytes_text(intake_bytes(&p->intake), done);
-    units_bytes_text(p->what.part.payload_bytes, all);
+    units_bytes_text(announced_payload_bytes(&p->what), all);
     buf_t asked = {0};
-    name_asked(p, &asked);
+    /* "w1, w2, asked for memory, did not answer": the sources, and how far this process is with them. */
+    for (uint32_t i = 0; i < p->what.source_count; i++)
+        buf_printf(&asked, "%s%s", i ? ", " : "", p->what.sources[i].name);
+    if (!asked.bytes) buf_printf(&asked, "no source was known");
+    else if (p->intake.state <= INTAKE_HOLDING) buf_printf(&asked, ", asked for memory, did not answer");
+    else if (!intake_bytes(&p->intake)) buf_printf(&asked, ", asked for bytes, sent none");
+    else buf_printf(&asked, " sent too slowly");
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s@%llu was not fetched in %u ms: %s", p->ref.name,
                (unsigned long long)p->what.version, p->opts.deadline_ms, buf_text(&asked));
     buf_fini(&asked);
@@ -100,15 +95,16 @@ static int check_answer(pull_t *p, json_t *body, heddle_error_t *error)
     if (!is_whole || !is_same) {
         int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's answer %s",
                             is_whole ? "names other bytes than before" : "does not say what to fetch");
+        if (!p->has_parts && p->bad_parts.code) error_found(error, "%s", p->bad_parts.message);
         error_hint(error, "compare `heddle --version` with the broker's in `heddle status`");
         return rc;
     }
     if (p->what.version) {
-        memcpy(p->what.sources, p->heard.sources, sizeof p->what.sources);
-        p->what.source_count = p->heard.source_count;
+        memcpy(p->what.sources, p->reported.sources, sizeof p->what.sources);
+        p->what.source_count = p->reported.source_count;
         return HEDDLE_OK;
     }
-    p->what = p->heard;
+    p->what = p->reported;
     p->what.version = p->ref.version = version;
     p->what.h1 = digest;
     p->what.step = -1;
@@ -125,15 +121,16 @@ static int ask(pull_t *p, heddle_error_t *error)
     if (now_us >= p->end_us) return fail_late(p, error);
     p->asked_us = now_us;
     p->has_parts = false;
+    p->bad_parts.code = HEDDLE_OK;
     msg_query_t m = {.op = "pull",
                      .name = p->ref.name,
                      .version = p->ref.version,
                      .digest_head = p->ref.head,
                      .deadline_ms = (p->end_us - now_us + 999) / 1000,
                      .place = p->bulk.sharing ? sharing_place(p->bulk.sharing) : 0};
-    query_hear(p->admin->query, hear, p);
+    query_on_report(p->admin->query, on_report, p);
     int rc = query_ask(p->admin->query, &m, &body, error);
-    query_hear(p->admin->query, NULL, NULL);
+    query_on_report(p->admin->query, NULL, NULL);
     if (!rc) rc = check_answer(p, body, error);
     if (rc) {
         json_decref(body);
@@ -190,7 +187,7 @@ static int open_transfer(pull_t *p, heddle_error_t *error)
     if (rc) return rc;
     uint64_t token;
     random_bytes(&token, sizeof token);
-    p->io.tr->set_token(p->io.t, token | TOKEN_OF_NO_MEMBER);
+    p->io.tr->set_token(p->io.t, token | ADMIN_TOKEN_BIT);
     int fds[SHARING_FDS] = {-1, -1};
     if (p->bulk.sharing) sharing_fds(p->bulk.sharing, fds);
     if (loop_add_source(loop, p->io.tr->fd(p->io.t), work, arm, p) ||
@@ -215,7 +212,7 @@ static void close_transfer(pull_t *p)
     if (p->bulk.slots) {
         slots_drain(p->bulk.slots);
         const slot_t *slot = slots_at(p->bulk.slots, 0, 0);
-        bool is_idle = !slot || !slot->region || p->io.tr->idle(p->io.t, slot->region);
+        bool is_idle = !slot || !slot->parts[0].region || p->io.tr->idle(p->io.t, slot->parts[0].region);
         for (uint32_t i = 0; i < p->what.source_count && !is_idle; i++)
             p->io.tr->drop_peer(p->io.t, p->what.sources[i].token);
         if (!is_idle) slots_drain(p->bulk.slots);
@@ -235,7 +232,7 @@ static int is_over(pull_t *p, heddle_error_t *error)
         error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while %s@%llu was fetched", p->ref.name,
                    (unsigned long long)p->what.version);
         error_where(error, p->ref.name, p->what.version, NULL, "fetch");
-        error_hint(error, "nothing was written, and the broker has nothing to undo: pull again");
+        error_hint(error, "nothing was written, and the broker has nothing to undo: call again");
         return HEDDLE_ERR_INTERRUPTED;
     }
     return now_of() >= p->end_us ? fail_late(p, error) : HEDDLE_OK;
@@ -267,8 +264,10 @@ static int find_sources(pull_t *p, heddle_error_t *error)
 static int take_in(pull_t *p, heddle_error_t *error)
 {
     const char *name = p->ref.name;
-    uint64_t told_bytes = 0;
-    slots_ops_t ops = {.io = &p->io, .wake = wake};
+    uint64_t reported_bytes = 0;
+    opening_begin(); /* the environment is read */
+    slots_ops_t ops = {.io = &p->io, .wake = wake, .is_guarded = regions_are_guarded()};
+    opening_end();
     if (slots_new(&name, 1, &ops, &p->bulk.slots))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a version");
     intake_begin(&p->intake, &p->what, 0);
@@ -281,9 +280,9 @@ static int take_in(pull_t *p, heddle_error_t *error)
         if (rc) return rc;
         loop_turn(query_loop(p->admin->query), clock_earlier(due_us, p->end_us));
         uint64_t bytes = intake_bytes(&p->intake);
-        if (p->opts.progress && bytes != told_bytes)
-            p->opts.progress(p->opts.progress_self, bytes, p->what.part.payload_bytes);
-        told_bytes = bytes;
+        if (p->opts.progress && bytes != reported_bytes)
+            p->opts.progress(p->opts.progress_self, bytes, announced_payload_bytes(&p->what));
+        reported_bytes = bytes;
     }
     if (p->intake.state == INTAKE_SEALED) return HEDDLE_OK;
     *error = p->intake.error;
@@ -292,18 +291,6 @@ static int take_in(pull_t *p, heddle_error_t *error)
 }
 
 /* ---- the answer ---- */
-
-/* The export reads the sealed slot through a hold, as an application does. */
-static int write_directory(pull_t *p, const char *dir, heddle_error_t *error)
-{
-    heddle_snapshot_t *snapshot = NULL;
-    int rc = slots_acquire(p->bulk.slots, 0, p->what.version, &snapshot);
-    if (rc) return error_fail(error, rc, "the fetched version cannot be read");
-    rc = heddle_snapshot_export(snapshot, dir);
-    slot_release(&snapshot);
-    if (rc) *error = *heddle_last_error();
-    return rc;
-}
 
 static int compare_names(const void *a, const void *b)
 {
@@ -333,48 +320,100 @@ static char *answer_of(pull_t *p, const char *dir)
     return json_dumps(p->body, JSON_COMPACT | JSON_REAL_PRECISION(15));
 }
 
-/* The directory is checked before anything is fetched: a mistake should not cost a transfer. */
-static int take_arguments(pull_t *p, const char *ref, const char *dir, const heddle_pull_opts_t *given,
-                          heddle_error_t *error)
+static int take_arguments(pull_t *p, const char *ref, const heddle_pull_opts_t *given, heddle_error_t *error)
 {
     static const heddle_pull_opts_t none = {.size = sizeof none};
-    if (!ref || !dir || !dir[0])
-        return error_fail(error, HEDDLE_ERR_USAGE, "the name of an adapter and a directory are needed");
     int rc = sized_take(&p->opts, sizeof p->opts, given ? given : &none, "the struct of options", error);
     if (!rc) rc = ref_parse(ref, &p->ref, error);
-    if (!rc) rc = snapshot_check_place(dir, error);
     if (!p->opts.deadline_ms) p->opts.deadline_ms = DEADLINE_MS;
     p->began_us = now_of();
     p->end_us = p->began_us + (uint64_t)p->opts.deadline_ms * 1000;
     return rc;
 }
 
-/* The data plane is closed before the files are written: from then on no source is kept busy by this
- * call. */
+/* A hold on the sealed slot. It outlives the table of slots, which is closed in every case, and the data
+ * plane: from then on no source is kept busy by this call. */
+static int fetch(pull_t *p, heddle_snapshot_t **ret_snapshot, heddle_error_t *error)
+{
+    p->bulk.hashing = hashing_new();
+    int rc = open_sharing(p, error);
+    if (!rc) rc = ask(p, error);
+    if (!rc) rc = open_transfer(p, error);
+    if (!rc) rc = take_in(p, error);
+    close_transfer(p);
+    sharing_close(&p->bulk.sharing);
+    hashing_destroy(&p->bulk.hashing);
+    loop_hand_over(query_loop(p->admin->query)); /* the next call may be another thread's */
+    if (!rc && slots_acquire(p->bulk.slots, 0, p->what.version, ret_snapshot))
+        rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the fetched version cannot be read");
+    slots_close(&p->bulk.slots);
+    return rc;
+}
+
+/* Its parts borrow from one another. It is large for the stack of a caller's thread. */
+static int begin(heddle_admin_t *a, pull_t **ret_pull, heddle_error_t *error)
+{
+    pull_t *p = calloc(1, sizeof *p);
+    if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a version");
+    p->admin = a;
+    p->bulk.io = &p->io;
+    p->bulk.is_digested_here = true;
+    p->intake.bulk = &p->bulk;
+    *ret_pull = p;
+    return HEDDLE_OK;
+}
+
+/* Accepts pointers to NULL. */
+static void end(pull_t **pull)
+{
+    if (!*pull) return;
+    json_decref((*pull)->body);
+    free(*pull);
+    *pull = NULL;
+}
+
+int heddle_admin_fetch(heddle_admin_t *a, const char *ref, const heddle_pull_opts_t *opts,
+                       heddle_snapshot_t **ret_snapshot)
+{
+    pull_t *p = NULL;
+    heddle_error_t error;
+    if (!a || !ref || !ret_snapshot) {
+        error_fail(&error, HEDDLE_ERR_USAGE,
+                   "an admin handle, the name of an adapter and a place for the snapshot are needed");
+        return error_publish(&error);
+    }
+    int rc = begin(a, &p, &error);
+    if (!rc) rc = take_arguments(p, ref, opts, &error);
+    if (!rc) rc = fetch(p, ret_snapshot, &error);
+    end(&p);
+    return rc ? error_publish(&error) : HEDDLE_OK;
+}
+
+/* The directory is checked before anything is fetched: a mistake should not cost a transfer. */
 int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir, const heddle_pull_opts_t *opts,
                       char **ret_json)
 {
-    pull_t p = {.admin = a, .bulk = {.io = &p.io, .is_digested_here = true}, .intake = {.bulk = &p.bulk}};
+    pull_t *p = NULL;
+    heddle_snapshot_t *snapshot = NULL;
     heddle_error_t error;
     char *text = NULL;
     if (!a || !ret_json) {
         error_fail(&error, HEDDLE_ERR_USAGE, "an admin handle and a place for the answer are needed");
         return error_publish(&error);
     }
-    int rc = take_arguments(&p, ref, dir, opts, &error);
-    if (rc) return error_publish(&error);
-    rc = open_sharing(&p, &error);
-    if (!rc) rc = ask(&p, &error);
-    if (!rc) rc = open_transfer(&p, &error);
-    if (!rc) rc = take_in(&p, &error);
-    close_transfer(&p);
-    sharing_close(&p.bulk.sharing);
-    loop_hand_over(query_loop(a->query)); /* the next call may be another thread's */
-    if (!rc) rc = write_directory(&p, dir, &error);
-    if (!rc && !(text = answer_of(&p, dir)))
+    if (!ref || !dir || !dir[0]) {
+        error_fail(&error, HEDDLE_ERR_USAGE, "the name of an adapter and a directory are needed");
+        return error_publish(&error);
+    }
+    int rc = begin(a, &p, &error);
+    if (!rc) rc = take_arguments(p, ref, opts, &error);
+    if (!rc) rc = snapshot_check_place(dir, &error);
+    if (!rc) rc = fetch(p, &snapshot, &error);
+    if (!rc && (rc = heddle_snapshot_export(snapshot, dir)) != HEDDLE_OK) error = *heddle_last_error();
+    heddle_snapshot_release(&snapshot);
+    if (!rc && !(text = answer_of(p, dir)))
         rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory is left for the answer");
-    slots_close(&p.bulk.slots);
-    json_decref(p.body);
+    end(&p);
     if (rc) return error_publish(&error);
     *ret_json = text;
     return HEDDLE_OK;

@@ -41,18 +41,17 @@ static void add_sources(announced_t *w, const msg_source_t *sources, uint32_t co
 }
 
 /* The sizes come from the network and are checked before memory is reserved for them. */
-announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is_fetched,
-                            heddle_error_t *error)
+announced_t *announced_receive(announced_t *known, const msg_announce_t *m, bool is_fetched,
+                               heddle_error_t *error)
 {
-    announced_t *w = known;
-    const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
-    if (!part) {
-        error_fail(error, HEDDLE_ERR_PROTOCOL,
-                   "a version in %u parts was announced, and this release takes one", m->part_count);
-        return NULL;
-    }
-    if (part->payload_bytes == 0 || part->payload_bytes > LIMIT_PAYLOAD_BYTES || part->manifest_bytes == 0 ||
-        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0) {
+    announced_t *w = known, received;
+    if (announced_parts(&received, m->parts, m->part_count, &m->key, error)) return NULL;
+    bool is_in_range = m->version != 0;
+    for (uint32_t i = 0; i < received.part_count; i++)
+        is_in_range &= received.parts[i].payload_bytes > 0 && received.parts[i].manifest_bytes > 0 &&
+                       received.parts[i].payload_bytes <= LIMIT_PAYLOAD_BYTES &&
+                       received.parts[i].manifest_bytes <= LIMIT_MANIFEST_BYTES;
+    if (!is_in_range) {
         error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
         return NULL;
     }
@@ -64,8 +63,9 @@ announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is
         }
         w->version = m->version;
         w->h1 = m->digest;
-        announced_part(w, part, &m->key);
-        error_text(w->part.kind, sizeof w->part.kind, kind_name(m->kind));
+        announced_parts(w, m->parts, m->part_count, &m->key, error);
+        for (uint32_t i = 0; i < w->part_count; i++)
+            error_text(w->parts[i].kind, sizeof w->parts[i].kind, kind_name(m->kind));
         w->data_bytes = m->data_bytes;
         w->step = m->step;
     }
@@ -74,12 +74,34 @@ announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is
     return w;
 }
 
-void announced_part(announced_t *w, const msg_part_t *part, const key16_t *key)
+/* The first part is shared under the version's key, the one with number n under the key with n added to its
+ * last byte. */
+int announced_parts(announced_t *w, const msg_part_t *parts, uint32_t count, const key16_t *key,
+                    heddle_error_t *error)
 {
-    w->part = (announced_part_t){.payload_bytes = part->payload_bytes,
-                                 .manifest_bytes = part->manifest_bytes,
-                                 .manifest_digest = part->manifest_digest};
-    memcpy(&w->part.key, key, sizeof w->part.key);
+    if (!count || count > LIMIT_VERSION_PARTS)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "a version in %u parts came, and this release takes %u",
+                          count, LIMIT_VERSION_PARTS);
+    w->part_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        announced_part_t *part = &w->parts[i];
+        *part = (announced_part_t){.payload_bytes = parts[i].payload_bytes,
+                                   .manifest_bytes = parts[i].manifest_bytes,
+                                   .manifest_digest = parts[i].manifest_digest};
+        memcpy(&part->key, key, sizeof part->key);
+        part->key.b[sizeof part->key.b - 1] = (uint8_t)(part->key.b[sizeof part->key.b - 1] + i);
+    }
+    return HEDDLE_OK;
+}
+
+void announced_expect(const announced_t *w, const node_io_t *io)
+{
+    for (uint32_t i = 0; i < w->part_count; i++) (void)io->tr->expect(io->t, w->parts[i].key);
+}
+
+void announced_unshare(const announced_t *w, const node_io_t *io)
+{
+    for (uint32_t i = 0; i < w->part_count; i++) io->tr->unshare(io->t, w->parts[i].key);
 }
 
 void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t count)

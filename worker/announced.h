@@ -9,6 +9,7 @@
 #ifndef WORKER_ANNOUNCED_H
 #define WORKER_ANNOUNCED_H
 
+#include "client/node.h"
 #include "core/limits.h"
 #include "core/names.h"
 #include "formats/manifest.h"
@@ -40,7 +41,7 @@ typedef struct {
     bool is_held; /* in its memory: nothing was copied */
 } served_t;
 
-/* The one part of a version: its content, and the key that its bytes are asked for under. */
+/* One part of a version: its content, and the key that its bytes are asked for under. */
 typedef struct {
     uint64_t payload_bytes, manifest_bytes;
     digest_t manifest_digest;
@@ -51,7 +52,8 @@ typedef struct {
 typedef struct announced {
     uint64_t version, data_bytes;
     digest_t h1;
-    announced_part_t part;
+    announced_part_t parts[LIMIT_VERSION_PARTS];
+    uint32_t part_count;
     int64_t step;
     announced_source_t sources[LIMIT_SOURCES]; /* in the order to be tried */
     uint32_t source_count;
@@ -68,11 +70,16 @@ typedef struct announced {
  * sources, for bytes and key of a version never change.  While it is fetched they come behind those that are
  * known: the broker was restarted, which moves no transfer.  NULL: it cannot be kept (PROTOCOL, LIMIT,
  * NO_MEMORY). */
-announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is_fetched,
-                            heddle_error_t *error);
+announced_t *announced_receive(announced_t *known, const msg_announce_t *m, bool is_fetched,
+                               heddle_error_t *error);
 
-/* Copies the part of a message, and its key.  Any kind is taken. */
-void announced_part(announced_t *w, const msg_part_t *part, const key16_t *key);
+/* Copies the parts of a message, and their keys, which follow from the version's.  Any kind is taken.
+ * PROTOCOL: there is none, or more than this release takes; nothing is copied. */
+int announced_parts(announced_t *w, const msg_part_t *parts, uint32_t count, const key16_t *key,
+                    heddle_error_t *error);
+/* Each part of the version, at the transfer: `expect`, before there is memory for it, and `unshare`. */
+void announced_expect(const announced_t *w, const node_io_t *io);
+void announced_unshare(const announced_t *w, const node_io_t *io);
 /* Copies the list of a message, which replaces the one before.  Sources without an address, or with one that
  * is too long, are left out: they could never be connected to. */
 void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t count);
@@ -86,6 +93,12 @@ uint32_t announced_tokens(const announced_t *w, uint64_t half, uint64_t ret_toke
 static inline uint64_t announced_bytes(const announced_part_t *part)
 {
     return manifest_offset(part->payload_bytes) + part->manifest_bytes;
+}
+static inline uint64_t announced_payload_bytes(const announced_t *w)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < w->part_count; i++) bytes += w->parts[i].payload_bytes;
+    return bytes;
 }
 /* The manifest of a part, in memory that holds its content. */
 static inline bytes_t announced_manifest(const announced_part_t *part, const void *content)

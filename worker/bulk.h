@@ -7,6 +7,7 @@
 #define WORKER_BULK_H
 
 #include "core/repeat.h"
+#include "worker/hashing.h"
 #include "worker/slots.h"
 
 #define BULK_ASKED_MAX (2u * LIMIT_ADAPTERS_PER_WORKER) /* each half of a version has a fetch */
@@ -30,6 +31,7 @@ typedef struct {
     uint64_t fetch_rate;                 /* of the last one, in bytes a second; 0: there was none */
     asked_t asked[BULK_ASKED_MAX];       /* by the fetches of all downloads */
     uint32_t asked_count;
+    hashing_t *hashing; /* borrowed; NULL: without a helper */
 } bulk_t;
 
 #endif

@@ -3,29 +3,27 @@
  *
  *   digest_queue_submit -> pending -> digest_queue_completed
  *
- * This queue works inline: digest_queue_completed computes the oldest job on the calling thread, so a caller
- * bounds its turn by how often it asks.  A helper thread or a device kernel can take the place of this file:
- * callers know neither when a job is worked on nor in which order jobs complete.
+ * digest_queue_completed computes the oldest ones within the call, a slice of worker/hashing.h at most, so a
+ * caller bounds its turn by how often it asks.  A device kernel can take the place of this file: callers know
+ * neither when a job is worked on nor in which order jobs complete.
  *
  * One thread calls everything.  The memory of a job and its leaves are borrowed until it has completed or the
  * queue is destroyed.  After digest_queue_new nothing is allocated. */
 #ifndef WORKER_DIGEST_QUEUE_H
 #define WORKER_DIGEST_QUEUE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "worker/hashing.h"
 
 typedef struct digest_queue digest_queue_t;
 typedef struct {
     uint64_t cookie;  /* the caller's: comes back with the completion */
     const void *data; /* NULL: the leaves were made as the bytes were copied, and are there */
-    size_t bytes;
+    size_t bytes;     /* LIMIT_CHUNK_MAX_BYTES at most */
     uint64_t *leaves; /* one for each page (core/digest.h) */
 } digest_job_t;
 
-/* Room for `capacity` pending jobs.  NULL: no memory. */
-digest_queue_t *digest_queue_new(uint32_t capacity);
+/* Room for `capacity` pending jobs.  `hashing` is borrowed, and may be NULL.  NULL: no memory. */
+digest_queue_t *digest_queue_new(uint32_t capacity, hashing_t *hashing);
 /* Pending jobs are given up; nothing is read or written after it.  Accepts NULL and pointers to NULL. */
 void digest_queue_destroy(digest_queue_t **queue);
 /* False when `capacity` jobs are pending. */

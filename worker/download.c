@@ -22,7 +22,7 @@ static void fail_download(download_t *p, int code, const char *phase, const char
 }
 
 /* No open receive can write into the slot any more. */
-static bool is_quiet(const download_t *p) { return p->io->tr->idle(p->io->t, p->slot->region); }
+static bool is_quiet(const download_t *p) { return p->io->tr->idle(p->io->t, p->slot->parts[0].region); }
 
 /* A read request can end while its receive is still open (rendezvous). Such a receive may write over a
  * chunk that is digested meanwhile, so that all chunks are checked again at the end. Until then no further
@@ -53,20 +53,6 @@ static int by_bytes(const void *a, const void *b)
 {
     const served_t *one = a, *other = b;
     return one->bytes > other->bytes ? -1 : one->bytes < other->bytes;
-}
-
-/* Of those that were asked: a source whose answers were not needed is no source of this version.  The source
- * of most bytes comes first, for the broker remembers only some of them. */
-static void settle_rows(announced_t *w)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < w->served_count; i++) {
-        uint64_t moved = 0;
-        for (int why = 0; why < MOVED_REASONS; why++) moved += w->served[i].moved[why];
-        if (moved || w->served[i].bytes) w->served[kept++] = w->served[i];
-    }
-    w->served_count = kept;
-    qsort(w->served, kept, sizeof *w->served, by_bytes);
 }
 
 /* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
@@ -122,7 +108,7 @@ static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_a
     if (!source) return HEDDLE_ERR_GONE;
     piece += run->first;
     bool is_manifest = p->state == DOWNLOAD_MANIFEST;
-    sink_t sink = sink_of(p->slot->region, is_manifest ? NULL : p->leaves);
+    sink_t sink = sink_of(p->slot->parts[0].region, is_manifest ? NULL : p->leaves);
     tr_read_t read = {.key = p->part->key, .sink = &sink, .cookie = p->cookie | piece};
     if (is_manifest) {
         uint64_t at = (uint64_t)piece * DOWNLOAD_PIECE_BYTES, left = p->part->manifest_bytes - at;
@@ -190,17 +176,13 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
 
-static void give_sources(download_t *p, download_run_t *run, uint64_t now_us)
-{
-    uint64_t tokens[LIMIT_SOURCES];
-    uint32_t count = announced_tokens(p->what, run->half, tokens);
-    fetch_sources(run->fetch, tokens, (int)count, now_us);
-}
-
 void download_new_sources(download_t *p, uint64_t now_us)
 {
-    for (uint32_t i = 0; i < p->run_count && p->state <= DOWNLOAD_CHUNKS; i++)
-        give_sources(p, &p->runs[i], now_us);
+    for (uint32_t i = 0; i < p->run_count && p->state <= DOWNLOAD_CHUNKS; i++) {
+        uint64_t tokens[LIMIT_SOURCES];
+        uint32_t count = announced_tokens(p->what, p->runs[i].half, tokens);
+        fetch_sources(p->runs[i].fetch, tokens, (int)count, now_us);
+    }
 }
 
 static void end_runs(download_t *p)
@@ -251,20 +233,15 @@ static bool fetch_manifest(download_t *p, uint64_t now_us)
     return true;
 }
 
-/* A chunk, so that it is served on as soon as it is there.  Where all sources have all bytes, and the network
- * is so fast that those of a large piece come within a millisecond, it is what fits into one message: each
- * message has its cost. */
-static uint32_t choose_piece_bytes(const download_t *p)
-{
-    bool is_large = p->bulk->fetch_rate / 1000 >= LIMIT_CHUNK_MAX_BYTES && !p->what->is_in_halves;
-    for (uint32_t i = 0; i < p->what->source_count; i++) is_large &= !p->what->sources[i].is_partial;
-    return is_large ? LIMIT_CHUNK_MAX_BYTES : p->manifest.chunk_bytes;
-}
-
 /* In halves where their sources differ: these are to carry half of the bytes each, and at the same time. */
 static void fetch_chunks(download_t *p, uint64_t now_us)
 {
-    p->piece_bytes = choose_piece_bytes(p);
+    /* A chunk, so that it is served on as soon as it is there.  Where all sources have all bytes, and the
+     * network is so fast that those of a large piece come within a millisecond, it is what fits into one
+     * message: each message has its cost. */
+    bool is_large = p->bulk->fetch_rate / 1000 >= LIMIT_CHUNK_MAX_BYTES && !p->what->is_in_halves;
+    for (uint32_t i = 0; i < p->what->source_count; i++) is_large &= !p->what->sources[i].is_partial;
+    p->piece_bytes = is_large ? LIMIT_CHUNK_MAX_BYTES : p->manifest.chunk_bytes;
     uint32_t count = (uint32_t)((p->manifest.payload_bytes + p->piece_bytes - 1) / p->piece_bytes);
     uint32_t first_count = (count + 1) / 2;
     p->piece_count = count;
@@ -294,7 +271,7 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
     p->what = what;
     p->slot = opts->slot;
     p->unreached = opts->unreached;
-    p->part = &what->part;
+    p->part = &what->parts[0];
     p->cookie = cookie_of(opts->adapter);
     p->started_us = now_us;
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
@@ -331,7 +308,7 @@ static digest_job_t piece_job(const download_t *p, uint32_t piece, bool has_leav
     uint64_t offset;
     digest_job_t job = {.bytes = payload_piece(p, piece, &offset)};
     job.cookie = offset;
-    if (!has_leaves) job.data = (const uint8_t *)p->slot->region->view + offset;
+    if (!has_leaves) job.data = (const uint8_t *)p->slot->parts[0].region->view + offset;
     job.leaves = p->leaves + offset / LIMIT_PAGE_BYTES;
     return job;
 }
@@ -365,7 +342,7 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
     if ((is_life || is_no) && p->answered_count < sizeof p->answered / sizeof *p->answered &&
         !has_answered(p, event->token))
         p->answered[p->answered_count++] = event->token;
-    if (is_life && (u->told_count || u->refused) && announced_source(p->what, event->token))
+    if (is_life && (u->reported_count || u->refused) && announced_source(p->what, event->token))
         unreached_begin(u, p->io, p->what);
     switch (event->kind) {
     case TR_ARRIVED:
@@ -412,17 +389,7 @@ static void serve_early(download_t *p, uint64_t offset, uint64_t bytes)
     if (!serve_on(p, offset, bytes)) p->is_partly_served = true;
 }
 
-/* A verified chunk is served to other workers at once, where nothing can write over it any more. It is
- * counted for the source that it came from. */
-static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
-{
-    uint64_t offset = (uint64_t)(job->leaves - p->leaves) * LIMIT_PAGE_BYTES;
-    if (!p->overwritten) serve_early(p, offset, job->bytes);
-    p->bytes_done += job->bytes;
-    served_row(p->what, token)->bytes += job->bytes;
-}
-
-/* What verify.h found, in phase "verify". */
+/* What verify_fetched.h found, in phase "verify". */
 static void fail_verification(download_t *p, int code, const heddle_error_t *why)
 {
     fail_download(p, code, "verify", why->message);
@@ -434,7 +401,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
 {
     const announced_part_t *a = p->part;
     heddle_error_t why;
-    int rc = verify_fetched_manifest(a, p->slot->region->view, &p->manifest, &why);
+    int rc = verify_fetched_manifest(a, p->slot->parts[0].region->view, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
         /* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
          * source that sent any of them is left out of the next try. It is to be blamed if it sent all. */
@@ -457,7 +424,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     }
     /* The number of chunks is known only now, and can be trusted. */
     p->leaves = calloc(leaf_count(p->manifest.payload_bytes), sizeof *p->leaves);
-    p->digests = digest_queue_new(p->manifest.chunk_count);
+    p->digests = digest_queue_new(p->manifest.chunk_count, p->bulk->hashing);
     if (!p->leaves || !p->digests) {
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
         return;
@@ -497,11 +464,20 @@ static void check_whole(download_t *p)
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory to serve the version to other workers");
         return;
     }
-    settle_rows(p->what);
+    /* Of those that were asked: a source whose answers were not needed is no source of this version.  The
+     * source of most bytes comes first, for the broker remembers only some of them. */
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < p->what->served_count; i++) {
+        uint64_t moved = 0;
+        for (int k = 0; k < MOVED_REASONS; k++) moved += p->what->served[i].moved[k];
+        if (moved || p->what->served[i].bytes) p->what->served[kept++] = p->what->served[i];
+    }
+    p->what->served_count = kept;
+    qsort(p->what->served, kept, sizeof *p->what->served, by_bytes);
     p->state = DOWNLOAD_DONE;
 }
 
-/* The broker is told at once of a source that is to be blamed, while the fetch goes on at another one. */
+/* A source that is to be blamed is reported to the broker at once, while the fetch goes on at another one. */
 static void look_for_blame(download_t *p)
 {
     uint64_t tokens[LIMIT_SERVED];
@@ -535,7 +511,13 @@ bool download_work(download_t *p, uint64_t now_us)
         const download_run_t *run = run_of(p, piece);
         piece -= run->first;
         if (good) {
-            note_good(p, fetch_good(run->fetch, piece, now_us), &job);
+            /* A verified chunk is served to other workers at once, where nothing can write over it any
+             * more. It is counted for the source that it came from. */
+            uint64_t token = fetch_good(run->fetch, piece, now_us);
+            uint64_t offset = (uint64_t)(job.leaves - p->leaves) * LIMIT_PAGE_BYTES;
+            if (!p->overwritten) serve_early(p, offset, job.bytes);
+            p->bytes_done += job.bytes;
+            served_row(p->what, token)->bytes += job.bytes;
         } else {
             p->bulk->chunks_bad++;
             fetch_bad(run->fetch, piece, now_us);
@@ -601,7 +583,6 @@ uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap)
     }
     return count;
 }
-
 /* It sent some pieces of a wrong manifest, and they may have been good. */
 static bool is_doubtful(const download_t *p, uint64_t token)
 {

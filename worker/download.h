@@ -127,7 +127,7 @@ bool download_has_failed(const download_t *p, uint64_t token);
 /* Why no byte came yet, as long as that is known; NULL. */
 static inline const heddle_error_t *download_trouble(const download_t *p)
 {
-    return p->unreached->told_count && !p->last_token ? &p->unreached->error : NULL;
+    return p->unreached->reported_count && !p->last_token ? &p->unreached->error : NULL;
 }
 
 #endif

@@ -29,13 +29,13 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define LEND_US 50000u      /* until a piece is lent */
 #define LEND_FACTOR 16u     /* after each that says nothing so many times as long, up to: */
 #define LEND_PAUSE_US 1000000u
-#define LEND_PIECES                                                                                          \
-    128u /* the time of so many, where that is more: of a good source's bytes no more are lent */
+/* the time of so many, where that is more: of a good source's bytes no more are lent */
+#define LEND_PIECES 128u
 #define LEND_MAX_US 10000000u
 #define LEND_WORTH_US 1000000u /* left of the fetch, where a source that has all bytes is lent one */
 #define AT_ONCE 4u /* a source that has all bytes sends one so much sooner than the one before it */
-#define FASTER                                                                                               \
-    3u /* one that all asks move to sends several so much sooner, while the one before it goes on */
+/* one that all asks move to sends several so much sooner, while the one before it goes on */
+#define FASTER 3u
 #define END_US 50000u     /* the last pieces of a fetch may come so much later than from another source */
 #define LEND_AHEAD_MIN 8u /* pieces: a good chain is a few pieces deep between two of its members */
 
@@ -68,13 +68,12 @@ typedef enum { LENDING_NONE, LENDING_ONE, LENDING_SOME } lending_state_t;
 typedef struct {
     lending_state_t state;
     lend_t as;
-    uint64_t lender,
-        other; /* tokens: of the source that they were to come from, and of the one that has them */
+    uint64_t lender, other;    /* tokens: of the source that was asked before, and of the one that has them */
     uint32_t pieces[LENT_MAX]; /* those that have not come; NO_PIECE */
     uint64_t asks[LENT_MAX];   /* their numbers */
-    uint32_t count, came_count,
-        lender_count;    /* of these, of what has come, and of what the lender sent since */
-    uint32_t good_count; /* of the fetch, when the first one was lent */
+    uint32_t count, came_count; /* of these, and of what has come of them */
+    uint32_t lender_count;      /* what the lender sent since */
+    uint32_t good_count;        /* of the fetch, when the first one was lent */
     uint32_t tries;
     uint64_t due_us, pause_us, lent_us;
     double each_us; /* the time of a piece from the lender, when the first one was lent */
@@ -815,18 +814,29 @@ void fetch_bad(fetch_t *f, uint32_t piece, uint64_t now_us)
     go_on(f, now_us);
 }
 
+/* The one that it reads from has gone.  That is reported at once, though the fetch goes on at the next source
+ * by itself: the broker's plan has to follow, so that what it names to others closes no circle. */
+static void report_gone(fetch_t *f, const known_t *s)
+{
+    if (!f->is_over && s->has_sent) f->ops.need_sources(f->self);
+}
+
 /* Only of an ask that is open: the rest are echoes of asks that were given up already. */
 void fetch_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us)
 {
-    if (!f->is_over && is_asked(f, piece, ask)) refuse_piece(f, piece, err, now_us);
+    known_t *s = !f->is_over && is_asked(f, piece, ask) ? &f->known[f->where[piece]] : NULL;
+    if (s) refuse_piece(f, piece, err, now_us);
     go_on(f, now_us);
+    if (s && err == HEDDLE_ERR_GONE) report_gone(f, s);
 }
 
 void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 {
     int from = find(f, token);
+    bool was_read = !f->is_over && from >= 0 && f->lists[from].count;
     if (!f->is_over && from >= 0) put_out(f, (unsigned)from, SOURCE_LOST);
     go_on(f, now_us);
+    if (was_read) report_gone(f, &f->known[from]);
 }
 
 void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
@@ -913,7 +923,6 @@ bool fetch_is_late(const fetch_t *f, uint64_t token)
     int at = find(f, token);
     return at >= 0 && f->known[at].state == SOURCE_LATE;
 }
-
 static bool is_lost(const known_t *s) { return s->state != SOURCE_LIVE && s->state != SOURCE_RESTING; }
 
 /* Those of the list, which the broker would name again, then the others from the end: most of them became
@@ -940,21 +949,6 @@ int fetch_blamed(const fetch_t *f, blame_t blame, uint64_t out[], int cap)
 
 /* -- making ----------------------------------------------------------------------------------- */
 
-/* A source that was late is late in the fetch that follows: it is not waited for as long again. */
-static void know_from(fetch_t *f, const fetch_t *before)
-{
-    for (unsigned i = 0; i < before->known_count; i++) {
-        const known_t *s = &before->known[i];
-        f->known[f->known_count++] = (known_t){.token = s->token,
-                                               .state = s->state == SOURCE_LATE ? SOURCE_LATE : SOURCE_LIVE,
-                                               .has_sent = s->has_sent,
-                                               .late_count = s->late_count,
-                                               .life_us = s->life_us,
-                                               .came_us = s->came_us,
-                                               .late_us = s->late_us};
-    }
-}
-
 /* One allocation for all, whose size depends on the number of pieces alone. */
 int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetch_t **ret_fetch)
 {
@@ -978,7 +972,20 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
     for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (piece_list_t){NO_PIECE, NO_PIECE, 0};
-    if (plan->before) know_from(f, plan->before);
+    if (plan->before) {
+        /* A source that was late is late in the fetch that follows: it is not waited for as long again. */
+        for (unsigned i = 0; i < plan->before->known_count; i++) {
+            const known_t *s = &plan->before->known[i];
+            f->known[f->known_count++] =
+                (known_t){.token = s->token,
+                          .state = s->state == SOURCE_LATE ? SOURCE_LATE : SOURCE_LIVE,
+                          .has_sent = s->has_sent,
+                          .late_count = s->late_count,
+                          .life_us = s->life_us,
+                          .came_us = s->came_us,
+                          .late_us = s->late_us};
+        }
+    }
     for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++) {
         int at = find(f, plan->bad[i]);
         known_t *s = &f->known[at < 0 ? admit(f, plan->bad[i]) : at];

@@ -13,9 +13,9 @@
  * given up.  A landed piece lies in its place and waits for its digest; it is not asked again until that is
  * known, also when its source is lost meanwhile.
  *
- * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES, of
- * which each fetch of this process that asks the same source has an equal part (ops.sharers), at least one
- * piece: what several of them ask of it together waits there no longer than what one asks alone.
+ * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES.  Each
+ * fetch of this process that asks the same source has an equal part of it (ops.sharers), at least one piece.
+ * So what several of them ask of it together waits there no longer than what one asks alone.
  *
  * The deadline of a source follows its observed rate: window / rate, between 0.2 and 30 s, and 0.8 s
  * until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for 12 s without one
@@ -31,7 +31,8 @@
  *                                  the first one that was bad once is asked once more
  *            refused(piece, ask)   drop_ask of what is open there, next source; err AGAIN: asked again after
  *                                  half a second; any other: lost
- *            gone(token)           lost: pieces back to todo, next source
+ *            gone(token)           lost: pieces back to todo, next source; need_sources at once, where it
+ *                                  was read from
  *            beat(token)           deadline moves; a late source is live again, and after its deadline as
  *                                  if it had never been late; landed(piece): the same
  *            tick                  source past its deadline: late, and its next deadline is twice as far;

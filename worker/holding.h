@@ -20,7 +20,7 @@
  *
  * One process of the host digests a content for all that hold it (memory/rounds.h): the source says which. A
  * source is watched from the first hold on; a worker has verified what it hands on, and says so. This one
- * digests, a piece a call, when it is asked, when the source is away or silent, or cannot be watched, and
+ * digests, a slice a call, when it is asked, when the source is away or silent, or cannot be watched, and
  * after another source's bytes differed: the next one may hand on the same memory. The manifest is compared
  * and decoded by each.
  *
@@ -59,12 +59,11 @@ typedef struct {
     char socket[HOLDING_SOCKET];          /* of its source */
     bool has_found_bad;                   /* one that differs: each later one is digested here */
     bool is_digested;                     /* by this process, and not by another one for all */
-    uint64_t at;                          /* bytes of `region` that were digested here */
+    hashing_job_t job;                    /* checking: of `region`; its `at`: bytes that were digested here */
     uint64_t begun_us, took_us;           /* asking began; until the last byte was checked */
     uint64_t check_us;
     int why_code;  /* of `why`, and the same whichever source it names; OK: it cannot be reached at all */
     char why[160]; /* a source has a region that cannot be held; "": none has, or not any more */
-    h1_t h;
 } holding_t;
 
 /* Asking, of each source of the version. */
@@ -79,8 +78,8 @@ int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_
 bool holding_waits(const holding_t *h);
 /* Likewise; CLOCK_NEVER: a turn of `sharing` comes first. */
 uint64_t holding_deadline(const holding_t *h);
-/* A note of a source, as mappings_heard_t. */
-void holding_hear(holding_t *h, const char *source, note_t note, const content_id_t *id);
+/* A note of a source, as mappings_received_t. */
+void holding_receive(holding_t *h, const char *source, note_t note, const content_id_t *id);
 /* Of a begun one: a source is listed that was not asked. */
 bool holding_has_news(const holding_t *h, const announced_t *w);
 /* Or one that may hand it over by now, though it did not when it was asked. */

@@ -25,39 +25,38 @@ static void fail(intake_t *in, int code)
 static slot_t *find_equal(const intake_t *in)
 {
     const announced_t *w = in->what;
-    const announced_part_t *part = &w->part;
+    const announced_part_t *part = &w->parts[0];
     for (uint32_t i = 0; in->versions && i < VERSIONS_ENTRIES; i++) {
         const versions_entry_t *e = &in->versions->entries[i];
         if (!versions_is_here(e)) continue;
-        const announced_part_t *its = &e->what->part;
+        const announced_part_t *its = &e->what->parts[0];
         bool is_equal = digest_equal(&e->what->h1, &w->h1) && its->payload_bytes == part->payload_bytes &&
                         its->manifest_bytes == part->manifest_bytes &&
                         digest_equal(&its->manifest_digest, &part->manifest_digest);
         slot_t *slot = slots_at(in->bulk->slots, in->adapter, (uint32_t)e->slot);
-        if (is_equal && !regions_is_withdrawn(slot->region)) return slot;
+        if (is_equal && !regions_is_withdrawn(slot->parts[0].region)) return slot;
     }
     return NULL;
 }
 
 /* The bytes were verified when they arrived, and memory may have gone bad since. They are hashed again
- * before a second version relies on them, 4 pieces a call. OK: the slot has adopted their region, and the
+ * before a second version relies on them, a slice a call. OK: the slot has adopted their region, and the
  * manifest is decoded anew, for each slot has one of its own; AGAIN; NOT_FOUND; else the intake fails. */
 static int compare(intake_t *in)
 {
     check_t *c = &in->equal;
-    const announced_part_t *part = &in->what->part;
+    const announced_part_t *part = &in->what->parts[0];
     for (slot_t *equal; (equal = find_equal(in)) != NULL;) {
-        uint64_t version = atomic_load(&equal->version), end = equal->manifest.payload_bytes;
-        if (c->version != version) {
+        uint64_t version = atomic_load(&equal->version);
+        if (c->version != version || c->job.payload != equal->parts[0].region->view) {
             *c = (check_t){.version = version, .part = *part};
-            manifest_h1_begin(&equal->manifest, &c->h);
+            hashing_begin(&c->job, &equal->parts[0].manifest, equal->parts[0].region->view);
         }
         c->slot = equal;
-        for (int piece = 0; piece < 4 && c->at < end; piece++) check_work(c, in->bulk->io->clock);
-        if (c->at < end) return HEDDLE_ERR_AGAIN;
-        if (!regions_is_withdrawn(equal->region)) {
-            int rc = verify_fetched_manifest(part, equal->region->view, &in->manifest, &in->error);
-            return rc ? rc : slot_adopt(in->slot, equal->region);
+        if (!check_work(c, in->bulk->hashing, in->bulk->io->clock)) return HEDDLE_ERR_AGAIN;
+        if (!regions_is_withdrawn(equal->parts[0].region)) {
+            int rc = verify_fetched_manifest(part, equal->parts[0].region->view, &in->manifest, &in->error);
+            return rc ? rc : slot_adopt(in->slot, equal->parts[0].region);
         }
         log_emit(LOG_ERROR, "slot.damaged",
                  "the memory of %s@%" PRIu64 " no longer has its digest: version %" PRIu64
@@ -124,7 +123,7 @@ static int seal(intake_t *in, manifest_t *manifest, uint64_t now_us)
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = manifest};
     int rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : HEDDLE_OK;
     if (!rc) {
-        slot_offer(in->slot, &w->part.manifest_digest, announced_bytes(&w->part));
+        slot_offer(in->slot, &w->parts[0].manifest_digest, announced_bytes(&w->parts[0]));
         rc = slot_seal(in->slot, &seal);
     }
     if (rc) {
@@ -142,7 +141,7 @@ static int seal(intake_t *in, manifest_t *manifest, uint64_t now_us)
 static int seal_adopted(intake_t *in, uint64_t now_us)
 {
     const node_io_t *io = in->bulk->io;
-    const announced_part_t *part = &in->what->part;
+    const announced_part_t *part = &in->what->parts[0];
     int rc = in->versions ? io->tr->extend(io->t, part->key, 0, announced_bytes(part)) : HEDDLE_OK;
     return rc ? rc : seal(in, &in->manifest, now_us);
 }
@@ -158,14 +157,14 @@ static int use_slot(intake_t *in, uint64_t now_us)
     int rc = HEDDLE_OK;
     if (in->versions)
         rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY
-                                       : io->tr->share(io->t, slot->region, in->what->part.key);
+                                       : io->tr->share(io->t, slot->parts[0].region, in->what->parts[0].key);
     if (rc) {
-        bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
-        return error_fail(&in->error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
+        bool is_reported = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
+        return error_fail(&in->error, is_reported ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
                           heddle_err_text(rc));
     }
-    if (slot->region->held && in->begun) in->begun(in);
-    if (slot->is_adopted) return seal_adopted(in, now_us);
+    if (slot->parts[0].region->held && in->begun) in->begun(in);
+    if (slot->parts[0].is_adopted) return seal_adopted(in, now_us);
     download_opts_t opts = {.bulk = in->bulk,
                             .what = in->what,
                             .slot = in->slot,
@@ -232,7 +231,7 @@ bool intake_work(intake_t *in, uint64_t now_us)
     }
     int rc = HEDDLE_OK;
     /* Each piece of this work is progress for workers that wait for the bytes. */
-    if (in->versions) (void)in->bulk->io->tr->expect(in->bulk->io->t, in->what->part.key);
+    if (in->versions) announced_expect(in->what, in->bulk->io);
     if (in->state == INTAKE_COMPARING && (rc = compare(in)) == HEDDLE_ERR_NOT_FOUND) {
         in->state = INTAKE_HOLDING;
         holding_begin(&in->holding, now_us);
@@ -240,7 +239,7 @@ bool intake_work(intake_t *in, uint64_t now_us)
     if (in->state == INTAKE_HOLDING && (rc = hold_region(in, now_us)) == HEDDLE_ERR_NOT_FOUND)
         in->state = INTAKE_RESERVING;
     if (in->state == INTAKE_RESERVING)
-        rc = slot_reserve(in->slot, announced_bytes(&in->what->part), &in->error);
+        rc = slot_reserve(in->slot, announced_bytes(&in->what->parts[0]), &in->error);
     if (rc == HEDDLE_ERR_AGAIN) return in->state != INTAKE_HOLDING || !holding_waits(&in->holding);
     if (!rc) rc = use_slot(in, now_us);
     if (rc) fail(in, rc);
@@ -263,9 +262,9 @@ void intake_transfer(intake_t *in, const tr_event_t *event, uint64_t now_us)
     look_at_download(in, now_us);
 }
 
-void intake_hear(intake_t *in, const char *source, note_t note, const content_id_t *id)
+void intake_receive(intake_t *in, const char *source, note_t note, const content_id_t *id)
 {
-    holding_hear(&in->holding, source, note, id);
+    holding_receive(&in->holding, source, note, id);
 }
 
 /* --- sources ---------------------------------------------------------------------------------- */

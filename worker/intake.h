@@ -73,13 +73,13 @@ bool intake_work(intake_t *in, uint64_t now_us);
 uint64_t intake_tick(intake_t *in, uint64_t now_us);
 /* As download_transfer, in any state. */
 void intake_transfer(intake_t *in, const tr_event_t *event, uint64_t now_us);
-/* A note of a source of regions, as mappings_heard_t. */
-void intake_hear(intake_t *in, const char *source, note_t note, const content_id_t *id);
+/* A note of a source of regions, as mappings_received_t. */
+void intake_receive(intake_t *in, const char *source, note_t note, const content_id_t *id);
 
 /* what->sources changed. */
 void intake_new_sources(intake_t *in, uint64_t now_us);
 /* The download gets nowhere, and a source is listed whose region was not asked for, or, where nothing came at
- * all, may be given by now: to hold that takes less time, and no memory, but it takes an intake of its own.
+ * all, may be given by now. To hold that takes less time, and no memory. But it takes an intake of its own.
  * `has_lost_all`: by the last list. */
 bool intake_is_better_held(const intake_t *in, bool has_lost_all, uint64_t now_us);
 
@@ -114,7 +114,7 @@ uint64_t intake_give_up(intake_t *in, uint64_t deadline_us, uint64_t now_us);
 /* How much of the payload was verified; of what is held: hashed here. */
 static inline uint64_t intake_bytes(const intake_t *in)
 {
-    return in->download ? in->download->bytes_done : in->holding.at;
+    return in->download ? in->download->bytes_done : in->holding.job.at;
 }
 /* DOWNLOADING: the source of the last bytes; 0: none came yet. */
 static inline uint64_t intake_source(const intake_t *in) { return in->download->last_token; }

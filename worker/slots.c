@@ -64,10 +64,10 @@ fail:
 /* Gives back what slot_seal made for readers. */
 static void forget_content(slot_t *slot)
 {
-    manifest_fini(&slot->manifest);
-    slot->manifest = (manifest_t){0};
+    manifest_fini(&slot->parts[0].manifest);
+    slot->parts[0].manifest = (manifest_t){0};
     slot->view = (heddle_manifest_t){0};
-    slot->file = (regions_file_t){.fd = -1};
+    slot->parts[0].file = (regions_file_t){.fd = -1};
     free(slot->dims);
     slot->dims = NULL;
 }
@@ -87,7 +87,7 @@ static void unown(slots_t *s)
 static void dispose(slot_t *slot)
 {
     forget_content(slot);
-    region_unref(&slot->region);
+    region_unref(&slot->parts[0].region);
     unown(slot->table);
 }
 
@@ -155,28 +155,25 @@ static bool try_hold(slot_t *slot)
     return false;
 }
 
-/* Between the load of the pointer and the hold a flip may have happened. The pointer is read again after
- * the hold, and a version that is not active any more is released. */
-static int acquire_active(shelf_t *shelf, slot_t **ret_slot)
-{
-    for (;;) {
-        slot_t *slot = atomic_load(&shelf->active);
-        if (!slot) return HEDDLE_ERR_NOT_FOUND;
-        if (!try_hold(slot)) continue;
-        if (slot == atomic_load(&shelf->active)) {
-            *ret_slot = slot;
-            return HEDDLE_OK;
-        }
-        slot_release(&slot); /* lost a race with the flip: look again */
-    }
-}
-
 /* The version is read again after the hold, since the slot may have been freed and sealed with another
  * version in between. */
 int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot)
 {
     shelf_t *shelf = &s->shelves[adapter];
-    if (version == 0) return acquire_active(shelf, ret_slot);
+    if (version == 0) {
+        /* Between the load of the pointer and the hold a flip may have happened. The pointer is read again
+         * after the hold, and a version that is not active any more is released. */
+        for (;;) {
+            slot_t *slot = atomic_load(&shelf->active);
+            if (!slot) return HEDDLE_ERR_NOT_FOUND;
+            if (!try_hold(slot)) continue;
+            if (slot == atomic_load(&shelf->active)) {
+                *ret_slot = slot;
+                return HEDDLE_OK;
+            }
+            slot_release(&slot); /* lost a race with the flip: look again */
+        }
+    }
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         slot_t *slot = atomic_load(&shelf->slots[i]);
         if (!slot) break; /* slots are made in order of index */
@@ -247,7 +244,7 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
     }
     if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
     slot->state = SLOT_MAKING;
-    slot->is_adopted = false;
+    slot->parts[0].is_adopted = false;
     *ret_slot = slot;
     return HEDDLE_OK;
 }
@@ -258,7 +255,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
     owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_MAKING)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "slot %u is not being made", slot->index);
-    int rc = regions_take(slot->table->memory, slot, (size_t)bytes, &slot->region, error);
+    int rc = regions_take(slot->table->memory, slot, (size_t)bytes, &slot->parts[0].region, error);
     if (rc != HEDDLE_ERR_AGAIN) slot->state = rc ? SLOT_FREE : SLOT_RESERVED;
     return rc;
 }
@@ -268,8 +265,8 @@ int slot_adopt(slot_t *slot, region_t *region)
     owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_MAKING) return HEDDLE_ERR_INTERNAL;
     regions_give_up(slot->table->memory, slot);
-    slot->region = region_ref(region);
-    slot->is_adopted = true;
+    slot->parts[0].region = region_ref(region);
+    slot->parts[0].is_adopted = true;
     slot->state = SLOT_RESERVED;
     return HEDDLE_OK;
 }
@@ -283,8 +280,9 @@ int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **r
 void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes)
 {
     regions_content_t content = {.manifest = *manifest, .bytes = bytes};
-    regions_offer(slot->table->memory, slot->region, &content);
-    if (regions_file(slot->region, &slot->file, NULL)) slot->file = (regions_file_t){.fd = -1};
+    regions_offer(slot->table->memory, slot->parts[0].region, &content);
+    if (regions_file(slot->parts[0].region, &slot->parts[0].file, NULL))
+        slot->parts[0].file = (regions_file_t){.fd = -1};
 }
 
 /* All that a reader may ask for is made before the slot opens, so that readers need no lock. The last two
@@ -313,9 +311,9 @@ int slot_seal(slot_t *slot, const seal_t *seal)
     }
     for (size_t d = 0; d < dim_count; d++)
         slot->dims[d] = le64_get((const uint8_t *)m->dims.data + d * sizeof(uint64_t));
-    slot->manifest = *seal->manifest;
+    slot->parts[0].manifest = *seal->manifest;
     *seal->manifest = (manifest_t){0};
-    m = &slot->manifest;
+    m = &slot->parts[0].manifest;
     const char *adapter = slots_adapter(slot->table, slot->adapter);
     slot->h1 = seal->h1;
     digest_text(&seal->h1, slot->digest);
@@ -375,7 +373,7 @@ void slot_free(slot_t *slot)
     if (!slot_is_unread(slot)) return;
     atomic_fetch_and(&slot->refs, ~WANTED);
     forget_content(slot);
-    region_unref(&slot->region);
+    region_unref(&slot->parts[0].region);
     slot->state = SLOT_FREE;
 }
 

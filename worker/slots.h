@@ -38,6 +38,18 @@ typedef struct slots slots_t;
 
 typedef enum { SLOT_FREE, SLOT_MAKING, SLOT_RESERVED, SLOT_SEALED, SLOT_LEAVING } slot_state_t;
 
+/* The memory of one part of the version. */
+typedef struct {
+    region_t *region; /* NULL while FREE and MAKING; another slot may refer to it too */
+    bool is_adopted;  /* RESERVED: the region came with its bytes */
+    /* Written before the slot opens, and read by its readers. */
+    regions_file_t file; /* what readers may hand on; its generation is 0: nothing */
+    manifest_t manifest; /* with a copy of its bytes, which the owner of a held region cannot change */
+} slot_part_t;
+/* The worker's code uses parts[0] alone, and readers get one manifest: a greater limit needs more than places
+ * here. */
+_Static_assert(LIMIT_VERSION_PARTS == 1, "slots of one part");
+
 struct heddle_snapshot {
     atomic_uint refs;         /* readers, and the bits below */
     _Atomic uint64_t version; /* 0: nothing to acquire here */
@@ -47,12 +59,9 @@ struct heddle_snapshot {
     uint32_t adapter, index;
     uint64_t taken_for;  /* version that it was begun for, until it is FREE; its adapter's */
     uint64_t leaving_us; /* when it was dropped, for "held for so long" */
-    region_t *region;    /* NULL while FREE and MAKING; another slot may refer to it too */
-    bool is_adopted;     /* RESERVED: the region came with its bytes */
+    slot_part_t parts[LIMIT_VERSION_PARTS];
     /* Written before the slot opens, and read by its readers. */
-    regions_file_t file; /* what readers may hand on; its generation is 0: nothing */
     digest_t h1;
-    manifest_t manifest; /* borrows from the region's read-only view */
     heddle_manifest_t view;
     char digest[HEDDLE_DIGEST_TEXT], tag[HEDDLE_TAG_TEXT];
     uint64_t *dims; /* all extents, in order; manifest.dim_starts indexes them.  In one block with these: */
@@ -108,8 +117,8 @@ int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **r
 void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
-/* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from
- * region->view, on success. */
+/* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest` on success, one of
+ * manifest_read: it borrows from its own copy, and not from the region. */
 typedef struct {
     uint64_t version;
     digest_t h1;

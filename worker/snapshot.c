@@ -6,6 +6,7 @@
 #include "formats/peft.h"
 #include "memory/file.h"
 #include "memory/hold.h"
+#include "worker/hashing.h"
 #include "worker/slots.h"
 
 #include <dirent.h>
@@ -24,28 +25,28 @@ const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapshot_t *s) { 
 int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_tensor_t *ret_tensor)
 {
     heddle_error_t error;
-    if (index >= s->manifest.tensor_count) {
+    if (index >= s->parts[0].manifest.tensor_count) {
         error_fail(&error, HEDDLE_ERR_USAGE, "there is no tensor %u in %s", index, s->tag);
-        error_expected(&error, "0 to %u", s->manifest.tensor_count - 1);
+        error_expected(&error, "0 to %u", s->parts[0].manifest.tensor_count - 1);
         return error_publish(&error);
     }
     manifest_row_t row;
-    manifest_row(&s->manifest, index, &row);
+    manifest_row(&s->parts[0].manifest, index, &row);
     heddle_tensor_t tensor = {.size = sizeof tensor,
                               .name = s->names + s->name_starts[index],
                               .dtype = row.dtype,
                               .memory = HEDDLE_MEMORY_HOST,
                               .ndim = row.ndim,
-                              .dims = s->dims + s->manifest.dim_starts[index],
+                              .dims = s->dims + s->parts[0].manifest.dim_starts[index],
                               .data_bytes = row.bytes,
-                              .data = (const uint8_t *)s->region->view + row.offset};
+                              .data = (const uint8_t *)s->parts[0].region->view + row.offset};
     sized_give(ret_tensor, &tensor, sizeof tensor);
     return HEDDLE_OK;
 }
 
 void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest[32])
 {
-    digest_t d = manifest_table_digest(&s->manifest);
+    digest_t d = manifest_table_digest(&s->parts[0].manifest);
     memcpy(ret_digest, d.b, sizeof d.b);
 }
 
@@ -60,12 +61,14 @@ static int check_process(const heddle_snapshot_t *s, heddle_error_t *error)
  * that went bad. */
 int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT])
 {
-    h1_t h;
+    digest_t found;
+    hashing_job_t job;
     heddle_error_t error;
     if (check_process(s, &error)) return error_publish(&error);
-    manifest_h1_begin(&s->manifest, &h);
-    h1_add_payload(&h, s->region->view, s->manifest.payload_bytes);
-    digest_t found = h1_final(&h);
+    hashing_t *hashing = hashing_new();
+    hashing_begin(&job, &s->parts[0].manifest, s->parts[0].region->view);
+    while (!hashing_work(hashing, &job, &found)) {}
+    hashing_destroy(&hashing);
     digest_text(&found, ret_digest);
     return HEDDLE_OK;
 }
@@ -75,12 +78,12 @@ static int open_file(const heddle_snapshot_t *s, heddle_shared_t *shared, heddle
 {
     header_t header;
     size_t capacity;
-    if (!s->file.id.generation)
+    if (!s->parts[0].file.id.generation)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "the memory of %s cannot be given to another process",
                           s->tag);
     if (!forks_stop())
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to open the memory of %s again", s->tag);
-    int rc = hold_open(s->file.fd, &s->file.id, &shared->fd, error);
+    int rc = hold_open(s->parts[0].file.fd, &s->parts[0].file.id, &shared->fd, error);
     forks_go();
     if (rc == HEDDLE_ERR_NO_MEMORY) error_hint(error, "close descriptors, or raise their limit (ulimit -n)");
     if (rc) return rc;
@@ -98,8 +101,8 @@ int heddle_snapshot_fd(const heddle_snapshot_t *s, heddle_shared_t *ret_shared)
     heddle_error_t error;
     heddle_shared_t shared = {.size = sizeof shared,
                               .fd = -1,
-                              .base = s->region->view,
-                              .bytes = s->manifest.payload_bytes};
+                              .base = s->parts[0].region->view,
+                              .bytes = s->parts[0].manifest.payload_bytes};
     int rc = check_process(s, &error);
     if (!rc) rc = open_file(s, &shared, &error);
     if (rc) {
@@ -258,7 +261,7 @@ int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir)
     export_t e = {.parent = -1, .dir = -1};
     int rc = check_process(s, &error);
     if (!rc) rc = begin(&e, dir, &error);
-    if (!rc) rc = peft_write(e.dir, &s->manifest, s->region->view, &error);
+    if (!rc) rc = peft_write(e.dir, &s->parts[0].manifest, s->parts[0].region->view, &error);
     if (!rc) rc = finish(&e, dir, &error);
     clean_up(&e);
     if (!rc) return HEDDLE_OK;

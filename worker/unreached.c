@@ -20,10 +20,10 @@ static bool note_sources(unreached_t *u, const uint64_t *lost, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         const announced_source_t *source = announced_source(u->what, lost[i]);
         if (!source) continue;
-        bool is_told = u->told_count == UNREACHED_TOLD_MAX;
-        for (uint32_t t = 0; t < u->told_count; t++) is_told |= u->told[t] == source->token;
-        if (is_told) continue;
-        u->told[u->told_count++] = source->token;
+        bool is_reported = u->reported_count == UNREACHED_REPORTED_MAX;
+        for (uint32_t t = 0; t < u->reported_count; t++) is_reported |= u->reported_to[t] == source->token;
+        if (is_reported) continue;
+        u->reported_to[u->reported_count++] = source->token;
         is_new = true;
     }
     return is_new;
@@ -84,16 +84,6 @@ static void describe(unreached_t *u)
                    "name the same network with opts.data_device for the publisher and every worker");
 }
 
-static void write_log(unreached_t *u, uint64_t now_us)
-{
-    char scratch[REPEAT_TEXT];
-    bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
-    uint64_t times = repeat_note(&u->reported, repeat_key(u->error.message), now_us);
-    if (times)
-        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s",
-                 (unsigned long long)u->what->version, u->error.message, repeat_text(times, scratch));
-}
-
 /* Heartbeats have the reason at once.  The log has it at the next look: a publisher that has ended is no
  * trouble of the network, and the broker's answer may list another source. */
 void unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t now_us)
@@ -104,7 +94,12 @@ void unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64
         describe(u);
         u->is_unwritten = true;
     } else if (u->is_unwritten && is_listed) { /* it is still lost */
-        write_log(u, now_us);
+        char scratch[REPEAT_TEXT];
+        bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
+        uint64_t times = repeat_note(&u->reported, repeat_key(u->error.message), now_us);
+        if (times)
+            log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s",
+                     (unsigned long long)u->what->version, u->error.message, repeat_text(times, scratch));
         u->is_unwritten = false;
     }
 }
@@ -112,7 +107,7 @@ void unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64
 /* Shortly before the deadline: one worker's trouble must not end a rollout early. */
 uint64_t unreached_end_us(const unreached_t *u, uint64_t deadline_us)
 {
-    bool has_end = u->told_count && deadline_us != CLOCK_NEVER;
+    bool has_end = u->reported_count && deadline_us != CLOCK_NEVER;
     return !has_end ? CLOCK_NEVER : deadline_us > UNREACHED_BEFORE_US ? deadline_us - UNREACHED_BEFORE_US : 0;
 }
 

@@ -21,17 +21,17 @@
 /* Given up so long before the version's deadline that the NACK, which names the sources, arrives in time. */
 #define UNREACHED_BEFORE_US 1000000u
 /* Sources that are reported between two signs of life; more of them change nothing. */
-#define UNREACHED_TOLD_MAX (4 * LIMIT_SOURCES)
+#define UNREACHED_REPORTED_MAX (4 * LIMIT_SOURCES)
 
 typedef struct {
     const node_io_t *io;
-    const announced_t *what;           /* the version that is fetched */
-    uint64_t told[UNREACHED_TOLD_MAX]; /* sources by token, listed or not any more */
-    uint32_t told_count;               /* 0: quiet */
-    bool is_unwritten;                 /* the log has `error` at the next look */
-    repeat_t reported;                 /* in the log; of earlier fetches too */
-    int refused;                       /* what the last one answered that refused; OK: none answered */
-    heddle_error_t error;              /* UNAVAILABLE, of phase fetch */
+    const announced_t *what;                      /* the version that is fetched */
+    uint64_t reported_to[UNREACHED_REPORTED_MAX]; /* sources by token, listed or not any more */
+    uint32_t reported_count;                      /* 0: quiet */
+    bool is_unwritten;                            /* the log has `error` at the next look */
+    repeat_t reported;                            /* in the log; of earlier fetches too */
+    int refused;          /* what the last one answered that refused; OK: none answered */
+    heddle_error_t error; /* UNAVAILABLE, of phase fetch */
 } unreached_t;
 
 /* A fetch begins, or a listed source gave a sign of life.  Both are borrowed until the next one begins. */

@@ -13,9 +13,9 @@ int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const announced_
                            .adapter = adapter,
                            .req = m->req,
                            .version = m->version,
-                           .part = what->part,
+                           .part = what->parts[0],
                            .slot = slot};
-        manifest_h1_begin(&slot->manifest, &check->h);
+        hashing_begin(&check->job, &slot->parts[0].manifest, slot->parts[0].region->view);
         return HEDDLE_OK;
     }
     return HEDDLE_ERR_LIMIT;
@@ -32,21 +32,16 @@ check_t *checks_hashing(checks_t *c)
 }
 
 /* Memory that went bad is withdrawn: no other version and no other process takes it any more. */
-bool check_work(check_t *check, const clock_ops_t *clock)
+bool check_work(check_t *check, hashing_t *hashing, const clock_ops_t *clock)
 {
     uint64_t before_us = clock_now(clock);
-    uint64_t left = check->slot->manifest.payload_bytes - check->at;
-    size_t bytes = left < CHECK_PIECE_BYTES ? (size_t)left : CHECK_PIECE_BYTES;
-    h1_add_payload(&check->h, (const uint8_t *)check->slot->region->view + check->at, bytes);
-    check->at += bytes;
-    bool done = check->at == check->slot->manifest.payload_bytes;
+    bool done = hashing_work(hashing, &check->job, &check->found);
     if (done) {
-        bytes_t encoded = announced_manifest(&check->part, check->slot->region->view);
+        bytes_t encoded = announced_manifest(&check->part, check->slot->parts[0].region->view);
         digest_t manifest = digest_blake2b(encoded.data, encoded.bytes);
-        check->found = h1_final(&check->h);
         check->has_bad_tensors = !digest_equal(&check->found, &check->slot->h1);
         check->has_bad_manifest = !digest_equal(&manifest, &check->part.manifest_digest);
-        if (check->has_bad_tensors || check->has_bad_manifest) regions_withdraw(check->slot->region);
+        if (check->has_bad_tensors || check->has_bad_manifest) regions_withdraw(check->slot->parts[0].region);
     }
     check->hash_us += clock_now(clock) - before_us;
     return done;

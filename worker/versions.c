@@ -17,15 +17,12 @@ typedef struct {
 
 /* --- entries ------------------------------------------------------------------------------------ */
 
-/* A decision that is not applied yet chose this version, and no later decision stepped back below it. */
-static bool is_chosen(const versions_t *s, const versions_entry_t *e)
-{
-    return e->decision > s->applied.decision;
-}
-
 /* A chosen version comes first for a slot, unless no source has its bytes: then it must not block
  * versions that can be fetched. */
-static bool is_firm(const versions_t *s, const versions_entry_t *e) { return is_chosen(s, e) && !e->starved; }
+static bool is_firm(const versions_t *s, const versions_entry_t *e)
+{
+    return versions_is_chosen(s, e) && !e->starved;
+}
 
 /* The cluster has decided for a later version. A fetch of this one would end in a version that is retired
  * at once. */
@@ -179,7 +176,7 @@ static void wait_again(run_t *run, versions_entry_t *e)
 static void fail_version(run_t *run, versions_entry_t *e, const heddle_error_t *error)
 {
     send_nack(run, e, 0, error);
-    if (!is_chosen(run->s, e) && e->deadline_us != CLOCK_NEVER) {
+    if (!versions_is_chosen(run->s, e) && e->deadline_us != CLOCK_NEVER) {
         leave(run, e);
         return;
     }
@@ -196,7 +193,7 @@ static void drop_damaged(run_t *run, versions_entry_t *e)
                (unsigned long long)e->version);
     error_where(&error, NULL, e->version, NULL, "verify");
     error_hint(&error, "check this host's memory. A version that is activated is fetched again by itself");
-    if (is_chosen(run->s, e)) {
+    if (versions_is_chosen(run->s, e)) {
         fail_version(run, e, &error);
         return;
     }
@@ -231,7 +228,7 @@ static void apply_decided(run_t *run)
 {
     versions_entry_t *best = NULL;
     FOR_EACH(run->s, e)
-        if (is_ready(e) && is_chosen(run->s, e) && (!best || e->decision > best->decision)) best = e;
+        if (is_ready(e) && versions_is_chosen(run->s, e) && (!best || e->decision > best->decision)) best = e;
     if (!best) return;
     if (!run->s->app || (best->state == VERSIONS_ACTIVE && run->s->switching == SWITCH_DONE)) {
         flip(run, best);
@@ -335,7 +332,7 @@ static versions_entry_t *add(run_t *run)
     FOR_EACH(s, each) {
         if (each->state != VERSIONS_WAITING) continue;
         count++;
-        if (!is_chosen(s, each) && (!oldest || each->order < oldest->order)) oldest = each;
+        if (!versions_is_chosen(s, each) && (!oldest || each->order < oldest->order)) oldest = each;
     }
     if (count <= VERSIONS_WAITING_MAX || !oldest) return e;
     heddle_error_t error;
@@ -366,7 +363,7 @@ static void take_decision(run_t *run, const decision_t *d)
     FOR_EACH(s, e) {
         /* A step back: what lies ahead of it is not to be served.  But an application that was sent a
          * COMMIT may have switched already: its answer is true, and counts. */
-        bool is_switching = is_chosen(s, e) && e->asked_decision == e->decision;
+        bool is_switching = versions_is_chosen(s, e) && e->asked_decision == e->decision;
         if (e->version > d->version && !is_switching) e->decision = 0;
         /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
         if (e == chosen || !is_overtaken(s, e)) continue;
@@ -415,13 +412,16 @@ static void on_up(run_t *run)
         for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
         if (versions_is_here(e) && is_kept) e->retired = false;
         else if (versions_is_here(e) && e->restated) on_retire(run, e);
-        if (e->state == VERSIONS_STAGED && e->restated != VERSIONS_STAGED) send_staged(run, e);
+        bool came_as_kept = e->state == VERSIONS_KEPT && e->is_kept;
+        if ((e->state == VERSIONS_STAGED || came_as_kept) && e->restated < VERSIONS_STAGED)
+            send_staged(run, e);
         if (e->deadline_us < run->now + VERSIONS_GRACE_US) e->deadline_us = run->now + VERSIONS_GRACE_US;
     }
     const versions_entry_t *active = versions_active(s);
     if (active && active->restated != VERSIONS_ACTIVE) send_active(run, active);
     bool is_switching = s->switching != SWITCH_DONE;
-    if (is_switching) s->switching = SWITCH_ASKED; /* the broker heard in JOIN that the version is active */
+    if (is_switching)
+        s->switching = SWITCH_ASKED; /* the broker received in JOIN that the version is active */
     if (active && is_switching && s->decided.decision <= s->applied.decision) ask_to_switch(run, active);
     /* What failed meanwhile is sent in the order in which it happened: a later failure of a version may
      * correct an earlier one. */
@@ -446,7 +446,7 @@ static void become_staged(run_t *run, versions_entry_t *e)
 {
     versions_nack_t *nack = versions_nack(run->s, e->version, 0);
     if (nack) nack->pending = false; /* it was tried again, and went well */
-    enter(run, e, VERSIONS_STAGED);
+    enter(run, e, e->is_kept && !versions_is_chosen(run->s, e) ? VERSIONS_KEPT : VERSIONS_STAGED);
     run->s->staged_count++;
     send_staged(run, e);
     if (!run->s->app) tell_app(run, e, HEDDLE_EVENT_STAGED, 0);
@@ -459,7 +459,7 @@ static void on_down(run_t *run)
     s->up = false;
     s->decided = s->applied;
     FOR_EACH(s, e) {
-        if (is_chosen(s, e)) e->decision = e->asked_decision = 0;
+        if (versions_is_chosen(s, e)) e->decision = e->asked_decision = 0;
         e->restated = VERSIONS_ABSENT;
     }
 }
@@ -476,6 +476,7 @@ static void on_announce(run_t *run, versions_entry_t *e)
     if (!e) e = add(run);
     uint64_t left = ev->deadline_us;
     e->deadline_us = left ? run->now + left + VERSIONS_GRACE_US : CLOCK_NEVER;
+    e->is_kept = ev->is_kept;
     if (e->patience_us != CLOCK_NEVER)
         e->patience_us = left && left / 4 < VERSIONS_SLOT_WAIT_US ? left / 4 : VERSIONS_SLOT_WAIT_US;
     e->starved = false;
@@ -483,50 +484,20 @@ static void on_announce(run_t *run, versions_entry_t *e)
     else if (e->state == VERSIONS_ACTIVE) send_active(run, e);
 }
 
-/* ACTIVE, by the decision that was applied: the answer to the first COMMIT was lost.  An application that was
- * asked to switch back has to answer first, and is asked again where it refused. */
-static void on_commit_again(run_t *run, versions_entry_t *e)
-{
-    if (!is_asked(run->s, e)) send_active(run, e);
-    else if (run->s->switching == SWITCH_REFUSED) tell_app(run, e, HEDDLE_EVENT_COMMIT, 0);
-}
-
 /* What is or was served, or may be already, is left alone: only RETIRE takes it away. */
 static void on_abort(run_t *run, versions_entry_t *e)
 {
-    if (e->state == VERSIONS_ACTIVE || e->state == VERSIONS_KEPT || is_chosen(run->s, e)) return;
+    if (e->state == VERSIONS_ACTIVE || e->state == VERSIONS_KEPT || versions_is_chosen(run->s, e)) return;
     int err = run->ev->error ? run->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
     tell_app(run, e, HEDDLE_EVENT_FAILED, err)->why = run->ev->error;
     leave(run, e);
-}
-
-/* COMING: a version without a source gives way, so that it does not hold up one that has sources. */
-static void on_sources(run_t *run, versions_entry_t *e)
-{
-    e->starved = run->ev->source_count == 0;
-    if (e->starved && is_overtaken(run->s, e) && !is_chosen(run->s, e)) leave(run, e);
-}
-
-/* COMING: begins anew.  Its slot is LEAVING by then, if it is not free. */
-static void on_holdable(run_t *run, versions_entry_t *e)
-{
-    wait_again(run, e);
-    e->starved = false;
-    e->start_us = run->now + 1;
-}
-
-/* Bytes that are served go on being served until another version is. */
-static void on_damaged(run_t *run, versions_entry_t *e)
-{
-    e->is_damaged = true;
-    if (e->state == VERSIONS_STAGED || e->state == VERSIONS_KEPT) drop_damaged(run, e);
 }
 
 /* The application says that it serves this version. Without a session a new switch is refused: the broker
  * may have decided otherwise meanwhile. */
 static int on_app_activate(run_t *run, versions_entry_t *e)
 {
-    if (e->state == VERSIONS_ACTIVE && !is_chosen(run->s, e)) {
+    if (e->state == VERSIONS_ACTIVE && !versions_is_chosen(run->s, e)) {
         if (!is_asked(run->s, e)) return HEDDLE_OK;
         versions_nack_t *nack = versions_nack(run->s, e->version, run->s->applied.decision);
         if (nack) nack->pending = false; /* it was refused, and went well then */
@@ -536,7 +507,7 @@ static int on_app_activate(run_t *run, versions_entry_t *e)
     }
     if (!is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
     if (!run->s->up) return HEDDLE_ERR_FENCED;
-    if (!is_chosen(run->s, e)) return HEDDLE_ERR_NOT_FOUND;
+    if (!versions_is_chosen(run->s, e)) return HEDDLE_ERR_NOT_FOUND;
     if (is_asked(run->s, e)) run->s->switching = SWITCH_DONE;
     flip(run, e);
     return HEDDLE_OK;
@@ -547,7 +518,7 @@ static int on_app_activate(run_t *run, versions_entry_t *e)
  * could not be staged (NACK without a decision). */
 static int on_app_reject(run_t *run, versions_entry_t *e)
 {
-    if (is_ready(e) && is_chosen(run->s, e)) {
+    if (is_ready(e) && versions_is_chosen(run->s, e)) {
         uint64_t decision = e->decision;
         e->decision = e->asked_decision = 0; /* a WELCOME that names it again asks again */
         send_nack(run, e, decision, run->ev->error);
@@ -571,7 +542,7 @@ static bool can_expire(const versions_t *s, const versions_entry_t *e)
 {
     bool is_open =
         e->state == VERSIONS_WAITING || e->state == VERSIONS_COMING || e->state == VERSIONS_ARRIVED;
-    return s->up && is_open && !is_chosen(s, e);
+    return s->up && is_open && !versions_is_chosen(s, e);
 }
 
 /* The broker ends a rollout at its deadline and sends ABORT. This is for an ABORT that was lost: it comes
@@ -602,7 +573,7 @@ static void give_up_waiting(run_t *run)
     heddle_error_t error;
     FOR_EACH(s, e) { /* a staged version that an announcement overtook before any decision for it */
         bool is_older = e->version < head->version && e->order < head->order;
-        if (e->state != VERSIONS_STAGED || is_chosen(s, e) || !is_older) continue;
+        if (e->state != VERSIONS_STAGED || versions_is_chosen(s, e) || !is_older) continue;
         /* One that was decided and refused is still counted as held by the broker. */
         if (versions_nack(s, e->version, VERSIONS_ANY_DECISION)) {
             error_fail(&error, HEDDLE_ERR_NO_SLOT, "its slot was needed for version %llu",
@@ -618,7 +589,7 @@ static void give_up_waiting(run_t *run)
     send_nack(run, head, 0, &error);
     versions_nack(s, head->version, 0)->lacks_occupants = true;
     head->patience_us = CLOCK_NEVER;
-    if (!is_chosen(s, head) && head->deadline_us != CLOCK_NEVER) forget(run, head);
+    if (!versions_is_chosen(s, head) && head->deadline_us != CLOCK_NEVER) forget(run, head);
 }
 
 /* While the session is down no version fails for lack of a slot: the broker could not be informed. */
@@ -669,7 +640,13 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         if (!s->up) break;
         if (event->decision > s->decided.decision && event->decision > s->applied.decision)
             take_decision(run, &(decision_t){event->decision, event->version, event->digest});
-        else if (event->decision == s->applied.decision && state == VERSIONS_ACTIVE) on_commit_again(run, e);
+        else if (event->decision == s->applied.decision && state == VERSIONS_ACTIVE) {
+            /* ACTIVE, by the decision that was applied: the answer to the first COMMIT was lost.  An
+             * application that was asked to switch back has to answer first, and is asked again where it
+             * refused. */
+            if (!is_asked(run->s, e)) send_active(run, e);
+            else if (run->s->switching == SWITCH_REFUSED) tell_app(run, e, HEDDLE_EVENT_COMMIT, 0);
+        }
         break;
     case VE_ABORT:
         if (e) on_abort(run, e);
@@ -678,10 +655,20 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         if (e) on_retire(run, e);
         break;
     case VE_SOURCES:
-        if (is_coming) on_sources(run, e);
+        if (is_coming) {
+            /* COMING: a version without a source gives way, so that it does not hold up one that has
+             * sources. */
+            e->starved = run->ev->source_count == 0;
+            if (e->starved && is_overtaken(run->s, e) && !versions_is_chosen(run->s, e)) leave(run, e);
+        }
         break;
     case VE_HOLDABLE:
-        if (is_coming) on_holdable(run, e);
+        if (is_coming) {
+            /* COMING: begins anew.  Its slot is LEAVING by then, if it is not free. */
+            wait_again(run, e);
+            e->starved = false;
+            e->start_us = run->now + 1;
+        }
         break;
     case VE_ARRIVED:
         if (!is_coming) break;
@@ -696,7 +683,11 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         if (is_coming) fail_version(run, e, event->error);
         break;
     case VE_DAMAGED:
-        if (e && versions_is_here(e)) on_damaged(run, e);
+        if (e && versions_is_here(e)) {
+            /* Bytes that are served go on being served until another version is. */
+            e->is_damaged = true;
+            if (e->state == VERSIONS_STAGED || e->state == VERSIONS_KEPT) drop_damaged(run, e);
+        }
         break;
     case VE_DRAINED: break; /* a slot is free: see start_next */
     case VE_APP_STAGED:

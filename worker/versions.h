@@ -10,7 +10,8 @@
  *   WAITING   announced, has no slot yet                  ARRIVED  verified; the application loads it
  *   COMING    it has a slot, and its bytes are brought    STAGED   verified and loaded
  *             into it (BRING); how far that is, is in     ACTIVE   served
- *             the intake (worker/intake.h)                KEPT     was active, may be again
+ *             the intake (worker/intake.h)                KEPT     was active, may be again; or it is to go
+ *                                                                back to, and came while another was active
  *
  * A version that is dropped has no entry.  Its slot is LEAVING as long as readers, sends or open receives use
  * the memory; that is a state of the slot, and each step is given what counts of it (versions_slots_t).
@@ -35,9 +36,13 @@
  *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
  * *Chosen*: a decision that is not applied yet chose the version, and no later decision stepped back below
- * it. Where the application was told of COMMIT it stays chosen: the application may have switched.  ABORT
+ * it. Where the application received COMMIT it stays chosen: the application may have switched.  ABORT
  * leaves a chosen version alone, and UP the one that it names.  RETIRE does not: the broker retires nothing
  * that its latest decision chose.
+ *
+ * *Starved*: by the last list no process has its bytes.  *Firm*: chosen and not starved, so nothing preempts
+ * it.  *Barred*: it waits for its former slot, which is leaving.  *Overtaken*: a decision for a later version
+ * is known.
  *
  *   (1) Announced again: the deadline is taken anew, and another digest than before is refused (NACK
  *       digest_mismatch).  Which version is fetched:
@@ -53,7 +58,8 @@
  *   (2) A WAITING version fails too, with no_slot, when no slot came free for VERSIONS_SLOT_WAIT_US (or a
  *       quarter of the deadline).  A version that is chosen or has no deadline waits on, and is tried again.
  *   (3) Application: ARRIVED, TELL_APP arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
- *       said; then, if the version is chosen, as COMMIT.
+ *       said; then, if the version is chosen, as COMMIT.  One that was announced as kept, and is not chosen,
+ *       is KEPT instead of STAGED: no version that waits takes its slot, but by RETIRE.
  *   (4) The switch:
  *         - AUTO: FLIP, say ACTIVE.  Application: TELL_APP commit, and FLIP when it says activate.
  *         - Chosen again while it is active: say ACTIVE alone.  An application that was asked to switch to
@@ -131,6 +137,7 @@ typedef struct {
     unsigned tries;
     versions_state_t restated; /* what the last JOIN said of it; ABSENT: nothing */
     bool retired;              /* ACTIVE and not to be kept */
+    bool is_kept;              /* announced to be KEPT, and not to be switched to */
     bool is_damaged;           /* ARRIVED, ACTIVE: its bytes have gone bad in memory */
     bool starved;              /* COMING, or waits again: by the last list no process has its bytes */
 } versions_entry_t;
@@ -200,6 +207,7 @@ typedef struct {
     digest_t digest;        /* ANNOUNCE, COMMIT, UP */
     uint64_t decision;      /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;   /* ANNOUNCE: left of the rollout's; 0: none */
+    bool is_kept;           /* ANNOUNCE: another version is active, and this one is to go back to */
     /* BRING_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
     uint32_t slot_count;   /* UP */
@@ -251,8 +259,8 @@ uint64_t versions_deadline(const versions_t *s); /* when VE_TICK is due; CLOCK_N
 const versions_entry_t *versions_find(const versions_t *s, uint64_t version);
 const versions_entry_t *versions_active(const versions_t *s);
 uint32_t versions_count(const versions_t *s, versions_state_t state); /* entries in it */
-/* How many decided versions the ACTIVE one is behind, at most: of decisions that did not come here, only the
- * number is known, and a decision may skip versions, or go back.  0: it is the one that was decided last, as
+/* How many decided versions the ACTIVE one is behind, at most.  Of decisions that did not come here, only the
+ * number is known, and a decision may skip versions, or go back. 0: it is the one that was decided last, as
  * far as is known here; 1: none is ACTIVE. */
 uint64_t versions_lag(const versions_t *s);
 /* The one that is COMING; NULL: none. */
@@ -273,6 +281,11 @@ void versions_restate(versions_t *s);
 static inline bool versions_is_here(const versions_entry_t *e)
 {
     return e->state >= VERSIONS_ARRIVED && e->state <= VERSIONS_KEPT;
+}
+/* A decision that is not applied yet chose this version, and no later decision stepped back below it. */
+static inline bool versions_is_chosen(const versions_t *s, const versions_entry_t *e)
+{
+    return e->decision > s->applied.decision;
 }
 
 #endif

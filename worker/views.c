@@ -100,9 +100,9 @@ static void end(struct DLManagedTensor *managed)
 static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
 {
     const slot_t *slot = v->slot;
-    const uint64_t *dims = slot->dims + slot->manifest.dim_starts[index];
+    const uint64_t *dims = slot->dims + slot->parts[0].manifest.dim_starts[index];
     manifest_row_t row;
-    manifest_row(&slot->manifest, index, &row);
+    manifest_row(&slot->parts[0].manifest, index, &row);
     int64_t *strides = shape + row.ndim;
     int64_t step = 1;
     for (uint32_t i = row.ndim; i-- > 0;) {
@@ -111,7 +111,7 @@ static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
         if (row.bytes) step *= shape[i]; /* beside an extent of 0 others may be of any size */
     }
     v->views[index].managed = (struct DLManagedTensor){
-        .tensor = {.data = row.bytes ? (uint8_t *)(uintptr_t)slot->region->view + row.offset : NULL,
+        .tensor = {.data = row.bytes ? (uint8_t *)(uintptr_t)slot->parts[0].region->view + row.offset : NULL,
                    .device = {DL_CPU, 0},
                    .ndim = (int32_t)row.ndim,
                    .dtype = type_of(row.dtype),
@@ -126,11 +126,11 @@ static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
 /* All views of a version are one allocation: a model has hundreds of tensors, and each needs its extents. */
 int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views)
 {
-    uint32_t count = s->manifest.tensor_count;
+    uint32_t count = s->parts[0].manifest.tensor_count;
     size_t heads = sizeof(heddle_views_t) + count * sizeof(tensor_view_t), extents = 0;
     for (uint32_t i = 0; i < count; i++) {
         manifest_row_t row;
-        manifest_row(&s->manifest, i, &row);
+        manifest_row(&s->parts[0].manifest, i, &row);
         extents += row.ndim;
     }
     heddle_views_t *v = calloc(1, heads + 2 * extents * sizeof(int64_t));

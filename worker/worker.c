@@ -19,6 +19,7 @@ struct heddle_worker {
     shell_t *shell;
     worker_node_t *node;
     slots_t *slots; /* the node's: for threads that acquire */
+    hashing_t *hashing;
     worker_opts_t opts;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     char **adapters, **labels, **kinds;    /* copies, NULL-terminated; kinds NULL: the default */
@@ -165,6 +166,7 @@ static void destroy(heddle_worker_t *w)
 {
     if (w->shell) shell_stop(w->shell);
     worker_node_destroy(&w->node);
+    hashing_destroy(&w->hashing);
     shell_close(&w->shell);
     free_list(w->adapters);
     labels_free(w->labels);
@@ -173,15 +175,6 @@ static void destroy(heddle_worker_t *w)
     free(w->group);
     free(w->host_share);
     free(w);
-}
-
-/* What the application names comes before the environment, and that before the user's contexts. */
-static void take_join_of_environment(heddle_worker_opts_t *o)
-{
-    opening_begin();
-    const char *set = o->join || o->broker || o->broker_key ? NULL : getenv("HEDDLE_JOIN");
-    opening_end();
-    if (set && set[0]) o->join = set;
 }
 
 /* The shell opens the connection and the data plane, the node is built on both, and only then the thread
@@ -207,6 +200,7 @@ static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error
     if (!rc) rc = shell_open(&shell, &w->shell, error);
     explicit_bzero(&join, sizeof join);
     if (rc) return rc;
+    w->opts.hashing = w->hashing = hashing_new();
     rc = worker_node_new(&w->opts, shell_io(w->shell), &w->node, error);
     if (rc) return rc;
     w->slots = worker_node_slots(w->node);
@@ -231,7 +225,11 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
     if (check_opts(&o, &error)) return error_publish(&error);
     heddle_worker_t *w = calloc(1, sizeof *w);
     contexts_t contexts;
-    take_join_of_environment(&o);
+    /* What the application names comes before the environment, and that before the user's contexts. */
+    opening_begin();
+    const char *set = o.join || o.broker || o.broker_key ? NULL : getenv("HEDDLE_JOIN");
+    opening_end();
+    if (set && set[0]) o.join = set;
     int rc = HEDDLE_OK;
     if (o.join) contexts = (contexts_t){0};
     else rc = opening_context(&o.broker, &o.broker_key, &o.key, &contexts, &error);

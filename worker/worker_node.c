@@ -115,15 +115,20 @@ static void send_join(worker_node_t *n, uint64_t now_us)
     io->tr->where(io->t, &where);
     msg_subscription_t *adapters = calloc(n->adapter_count, sizeof *adapters);
     msg_held_t *held = calloc(LIMIT_HELD, sizeof *held);
-    if (!adapters || !held) goto done;
+    msg_fetched_t *fetched = calloc(n->adapter_count, sizeof *fetched);
+    uint64_t(*sources)[2][LIMIT_SOURCES] = calloc(n->adapter_count, sizeof *sources);
+    uint32_t fetched_count = 0;
+    if (!adapters || !held || !fetched || !sources) goto done;
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         const adapter_t *a = &n->adapters[i];
         adapters[i] =
             (msg_subscription_t){a->name, a->versions.applied.decision, a->versions.applied.version};
         held_count += adapter_join_rows(a, now_us, held + held_count, LIMIT_HELD - held_count);
+        uint64_t(*lists)[LIMIT_SOURCES] = sources[fetched_count];
+        fetched_count += adapter_join_fetched(a, lists[0], lists[1], &fetched[fetched_count]);
     }
     /* A join must fit into a frame: of very many versions the last ones are restated without their times. */
-    for (uint32_t i = LIMIT_HELD_WHOLE; i < held_count; i++)
+    for (uint32_t i = LIMIT_HELD_WHOLE - 2 * fetched_count; i < held_count; i++)
         held[i] = (msg_held_t){held[i].adapter, held[i].version, held[i].state, held[i].digest};
     msg_t m = {.type = MSG_JOIN};
     m.join = (msg_join_t){.req = s->req,
@@ -137,6 +142,8 @@ static void send_join(worker_node_t *n, uint64_t now_us)
                           .adapter_count = n->adapter_count,
                           .held = held,
                           .held_count = held_count,
+                          .fetched = fetched,
+                          .fetched_count = fetched_count,
                           .backend = io->tr->name,
                           .ucx = io->tr->version(),
                           .devices = devices,
@@ -154,7 +161,10 @@ static void send_join(worker_node_t *n, uint64_t now_us)
                           .unheld = n->core.bulk.unheld,
                           .host_share = opts->host_share,
                           .no_relay = opts->no_relay,
-                          .draining = worker_node_drains(n)};
+                          .draining = worker_node_drains(n),
+                          .own_wish = n->wants_to_leave,
+                          .former_tokens = n->core.member.session.former_tokens,
+                          .former_count = s->former_count};
     /* Without an address of its own this worker could serve no other one. */
     if (io->tr->address(io->t, &m.join.address)) goto done;
     if (member_send(&n->core.member, &m) == HEDDLE_OK)
@@ -162,6 +172,8 @@ static void send_join(worker_node_t *n, uint64_t now_us)
 done:
     free(adapters);
     free(held);
+    free(fetched);
+    free(sources);
 }
 
 /* A heartbeat is small and frequent; without memory it is left out, and the lease outlives three that are
@@ -183,11 +195,12 @@ static void send_heartbeat(void *self)
                                     .adapter_count = n->adapter_count,
                                     .counts = worker_node_counts(n),
                                     .unheld = n->core.bulk.unheld,
-                                    .draining = worker_node_drains(n)};
+                                    .draining = worker_node_drains(n),
+                                    .own_wish = n->wants_to_leave};
     (void)member_send(&n->core.member, &m);
     if (n->core.has_unsent) { /* JOIN and what follows repeat all of it */
         log_emit(LOG_INFO, "worker.unsent", "a message to the broker was lost: this worker joins again");
-        io->redial(io->self);
+        io->redial(io->self, "", "");
     }
 done:
     free(rows);
@@ -226,9 +239,9 @@ static void answer_check(worker_node_t *n, check_t *check, exported_t exported, 
 
 /* After the slot's own digest the application is asked for that of its copy, where it has one: memory
  * here may be sound and the copy in a GPU or a file may not. */
-static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
+static void hash_slice(worker_node_t *n, check_t *check, uint64_t now_us)
 {
-    if (!check_work(check, n->core.io->clock)) return;
+    if (!check_work(check, n->core.bulk.hashing, n->core.io->clock)) return;
     if (!n->core.opts.answers_verify) {
         answer_check(n, check, EXPORTED_UNKNOWN, HEDDLE_OK);
         return;
@@ -295,7 +308,7 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     int index = slots_find(n->core.bulk.slots, name);
     if (index < 0) return;
     if (m->type != MSG_VERIFY) {
-        adapter_hear(&n->adapters[index], m, now_us);
+        adapter_receive(&n->adapters[index], m, now_us);
         return;
     }
     const versions_entry_t *e = versions_find(&n->adapters[index].versions, m->verify.version);
@@ -304,23 +317,19 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     if (rc) send_verified(n, (uint32_t)index, &none);
 }
 
-/* The broker refuses a HELLO before it has seen the adapters: the key needs the role of each. */
-static void name_adapters(const worker_node_t *n, heddle_error_t *refusal)
-{
-    char names[sizeof refusal->expected] = "";
-    for (uint32_t i = 0; i < n->adapter_count; i++) {
-        size_t used = strlen(names);
-        text_printf(names + used, sizeof names - used, "%s%s", i ? ", worker:" : "", n->adapters[i].name);
-    }
-    error_name_adapter(refusal, names);
-}
-
-/* An operator's command comes here as the broker's word, like the answer to the application's own wish.  When
- * others hold all that is needed of what is here, the worker leaves. */
+/* The broker's answers say whether this worker drains, because an operator or its own application asked for
+ * it.  They say DONE when other workers hold all that is needed of what is here: then this one leaves. */
 static void follow_drain(worker_node_t *n, uint64_t now_us)
 {
     const session_t *s = &n->core.member.session;
-    if (s->state != SESSION_READY || s->drain == DRAIN_NONE) return;
+    if (s->state != SESSION_READY) return;
+    /* An operator took the drain back, so it is restated no longer.  One that the application asked for is
+     * not the operator's to take back. */
+    if (s->stays && n->is_draining && !n->wants_to_leave) {
+        n->is_draining = false;
+        member_tell(&n->core.member, &(heddle_event_t){.type = HEDDLE_EVENT_STAYING, .step = -1});
+    }
+    if (s->drain == DRAIN_NONE) return;
     if (!n->is_draining)
         member_tell(&n->core.member, &(heddle_event_t){.type = HEDDLE_EVENT_DRAINING, .step = -1});
     n->is_draining = true;
@@ -365,7 +374,13 @@ static void on_worker_session(void *self, const node_event_t *session_event, uin
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
-        name_adapters(n, &member->refusal);
+        /* The broker refuses a HELLO before it has seen the adapters: the key needs the role of each. */
+        char names[sizeof member->refusal.expected] = "";
+        for (uint32_t i = 0; i < n->adapter_count; i++) {
+            size_t used = strlen(names);
+            text_printf(names + used, sizeof names - used, "%s%s", i ? ", worker:" : "", n->adapters[i].name);
+        }
+        error_name_adapter(&member->refusal, names);
         /* The name is in use. Its worker may be about to end, and gets --join-timeout from the first refusal
          * on. */
         if (member->refusal.code == HEDDLE_ERR_WORKER_ALIVE && n->core.opts.join_timeout_us &&
@@ -387,7 +402,7 @@ static void on_connection_refused(void *self, const heddle_error_t *why, uint64_
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    member_line_refused(&n->core.member, why);
+    member_connection_refused(&n->core.member, why);
     tell_refusal(n, 1, now_us);
 }
 
@@ -398,11 +413,11 @@ static void on_worker_transfer(void *self, const tr_event_t *event, uint64_t now
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
     if (event->kind == TR_ARRIVED || event->kind == TR_REFUSED) {
-        adapter_hear_transfer(&n->adapters[cookie_adapter(event->cookie)], event, now_us);
+        adapter_receive_transfer(&n->adapters[cookie_adapter(event->cookie)], event, now_us);
         return;
     }
     /* About a peer or a share: each adapter may have to do with it. */
-    for (uint32_t i = 0; i < n->adapter_count; i++) adapter_hear_transfer(&n->adapters[i], event, now_us);
+    for (uint32_t i = 0; i < n->adapter_count; i++) adapter_receive_transfer(&n->adapters[i], event, now_us);
 }
 
 static bool is_fetching(const worker_node_t *n)
@@ -442,8 +457,8 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     return clock_earlier(next, session_deadline(&n->core.member.session));
 }
 
-/* Adapters take turns, one piece each, so that a large one does not delay the others. Checks come after the
- * adapters: a version on its way is worth more than a VERIFY, which has a deadline of its own. */
+/* Adapters take turns, one piece or slice each, so that a large one does not delay the others. Checks come
+ * after the adapters: a version on its way is worth more than a VERIFY, which has a deadline of its own. */
 static bool on_work(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
@@ -455,7 +470,7 @@ static bool on_work(void *self, uint64_t now_us)
         return true;
     }
     check_t *check = checks_hashing(&n->checks);
-    if (check) hash_piece(n, check, now_us);
+    if (check) hash_slice(n, check, now_us);
     return check || slots_work(n->core.bulk.slots, now_us);
 }
 
@@ -524,9 +539,9 @@ adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index) { return &n->ad
 static void on_note(void *self, const char *source, note_t note, const content_id_t *id)
 {
     worker_node_t *n = self;
-    for (uint32_t i = 0; i < n->adapter_count; i++) intake_hear(&n->adapters[i].intake, source, note, id);
-    /* What is handed on here already, the source has come to doubt: no process asks for it a second time. */
-    if (note == NOTE_VERIFY || note == NOTE_SPOILED) offer_doubt(sharing_offer(n->core.bulk.sharing), id);
+    for (uint32_t i = 0; i < n->adapter_count; i++) intake_receive(&n->adapters[i].intake, source, note, id);
+    /* It may be handed on here already, as verified. */
+    if (note == NOTE_DOUBTED || note == NOTE_SPOILED) offer_doubt(sharing_offer(n->core.bulk.sharing), id);
 }
 
 /* Without it every version is fetched. Where the operator named a directory for it, that is an error. */
@@ -537,7 +552,7 @@ static int share(worker_node_t *n, heddle_error_t *error)
     sharing_opts_t opts = {.directory = n->core.opts.host_share,
                            .life = n->core.opts.life,
                            .pool = regions_pool(memory),
-                           .heard = on_note,
+                           .received = on_note,
                            .self = n};
     int rc = sharing_new(&opts, &n->core.bulk.sharing, &why);
     if (!rc) {
@@ -567,6 +582,7 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
     n->core = (worker_core_t){.opts = *opts, .io = io, .heartbeat = send_heartbeat, .self = n};
     n->core.bulk = (bulk_t){.io = io,
                             .is_digested_here = opts->verifies_each,
+                            .hashing = opts->hashing,
                             .is_limited = opts->max_rate_bytes > 0,
                             .check = opts->check};
     member_init(&n->core.member,

@@ -5,8 +5,8 @@
  *   frame -> member (client/member.h) -> adapter (worker/adapter.h) -> versions (worker/versions.h)
  *   transfer event, tick, work        -> adapter
  *
- * The node routes; an adapter obeys what versions_step decides.  The states are those of session_t and
- * versions_t.
+ * The node passes each message and event to the adapters that it is for.  An adapter does what versions_step
+ * decides.  The node has no states but those of its session (session_t) and of the versions (versions_t).
  *
  * Loop thread only: the public calls (worker.c) come here through shell_call.  The handle (worker.c), or a
  * test, owns a node, and the node owns its adapters and the table of slots. */
@@ -16,6 +16,7 @@
 #include "client/node.h"
 #include "client/session.h"
 #include "proto/msg.h"
+#include "worker/hashing.h"
 #include "worker/slots.h"
 #include "worker/versions.h"
 
@@ -45,6 +46,7 @@ typedef struct {
     uint64_t join_timeout_us; /* 0: never */
     uint64_t pid, seed;
     key16_t life;
+    hashing_t *hashing; /* borrowed, as in bulk_t */
     void (*wake)(void *self);
     void *wake_self; /* [any thread] makes the node tick soon */
     /* Called before a version is fetched: OK where the process has what that takes.  NULL: always OK. */

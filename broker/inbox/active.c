@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/inbox/report.h"
 
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
 
@@ -34,20 +34,17 @@ int on_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t
         events_message(e, rc, "%s", error->message);
         return rc;
     }
-    bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
+    bool is_old = m->decision < sub->serving.decision ||
+                  (m->decision == sub->serving.decision && !sub->serving.is_refused);
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
 
     /* It came when this version was active already: what it did is no part of a rollout. */
-    if (!sub->version && row->activated_ms <= member->came.wall_ms)
+    if (!sub->serving.version && row->activated_ms <= member->came.wall_ms)
         costs_note_joined(&s->ro->costs, member, s->v.now.us);
 
     /* The worker serves this version by this decision.  Only this function notes that. */
-    sub->decision = m->decision;
-    sub->version = m->version;
-    sub->since_ms = s->v.now.wall_ms;
-    sub->is_refused = false;
-    sub->was_behind_ms = sub->behind_ms;
-    sub->behind_ms = active_is_served(a->row, member, sub) ? 0 : sub->since_ms;
+    serving_switched(&sub->serving, m->decision, m->version, s->v.now.wall_ms);
+    if (active_is_served(a->row, member, sub)) serving_caught_up(&sub->serving);
 
     /* Its copies follow: a worker that went back to an earlier version has not reached the later ones. */
     for (size_t i = 0; i < a->track_count; i++) {

@@ -2,7 +2,7 @@
 #include "broker/inbox/inbox.h"
 
 #include "broker/members/sessions.h"
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "broker/rollout/drain.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
@@ -33,9 +33,9 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
 static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
-    uint64_t since_us = row && row->half ? c->told_us : c->moved_us;
+    uint64_t since_us = row && row->half ? c->sent_us : c->moved_us;
     bool is_still = since_us + s->ro->lease_us / 4 <= s->v.now.us;
-    const copy_row_t *source = is_still ? copy_queued_source(t, c) : NULL;
+    const copy_row_t *source = is_still ? copy_queued_source(t, c, s->v.members) : NULL;
     if (!source) return;
     plan_stuck(&t->plan, source->token);
     messages_wake_waiting(s, t);
@@ -51,7 +51,7 @@ static void leave_publisher(step_t *s, track_t *t, copy_row_t *c, const member_t
     messages_mend_lists(s, t, NULL);
 }
 
-static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
+static void take_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
 {
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
@@ -62,7 +62,7 @@ static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c) || track_is_ended(t)) continue;
         copies_wait_behind(a, member, p->fetching, s->v.now);
-        bool is_trouble = copy_heard_progress(t, c, p, s->v.now);
+        bool is_trouble = copy_progressed(t, c, p, s->v.now);
         copies_follow_switch(a, member, s->v.now);
         pass_over_queued(s, t, c);
         leave_publisher(s, t, c, member);
@@ -73,12 +73,12 @@ static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat
 }
 
 /* A worker that serves nothing may wait for a version that is held up by now, and the active one is there.
- * One that has the active one was told to switch to it, and may have refused. */
+ * One that has the active one was ordered to switch to it, and may have refused. */
 static void look_for_active(step_t *s, member_t *member)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
-        if (!a || member->subs[i].version || !track_staging(a)) continue;
+        if (!a || member->subs[i].serving.version || !track_staging(a)) continue;
         const track_t *active = track_of(a, active_for(a->row, member));
         if (!copy_holds(copy_of(active, member))) messages_wake_worker(s, a, member);
     }
@@ -105,8 +105,22 @@ static void ask_to_join_again(const call_t *c)
 static drain_t look_at_drain(step_t *s, const call_t *c)
 {
     if (c->member->role != ROLE_WORKER) return DRAIN_NONE;
-    if (c->m->heartbeat.draining) sessions_drain(c->b, c->member, c->now);
-    return member_is_draining(c->member) ? drain_look(s, c->member) : DRAIN_NONE;
+    const msg_heartbeat_t *hb = &c->m->heartbeat;
+    if (membership_hear_drain(c->member, hb->draining, hb->own_wish)) sessions_drain(c->b, c->member, c->now);
+    c->member->drain = member_is_draining(c->member) ? drain_look(s, c->member) : DRAIN_NONE;
+    return c->member->drain;
+}
+
+/* One that joined before a standby was started must find that one, too. */
+static void tell_brokers(const call_t *c, msg_heartbeat_ok_t *ok, msg_broker_t rows[LIMIT_BROKERS])
+{
+    const broker_t *b = c->b;
+    const brokers_t *known = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    uint64_t mark = brokers_mark(known);
+    if (!mark || mark == c->peer->told_brokers) return;
+    c->peer->told_brokers = mark;
+    ok->brokers = rows;
+    ok->broker_count = brokers_tell(known, rows);
 }
 
 /* The answer renews the member's own view of its lease, so it is sent before all else that goes to it. */
@@ -119,8 +133,11 @@ void on_heartbeat(const call_t *c)
     msg_t m = {.type = MSG_HEARTBEAT_OK};
     m.heartbeat_ok =
         (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq, .drain = look_at_drain(&step, c)};
+    m.heartbeat_ok.stays = hb->draining && m.heartbeat_ok.drain == DRAIN_NONE;
+    msg_broker_t brokers[LIMIT_BROKERS];
+    tell_brokers(c, &m.heartbeat_ok, brokers);
     outbox_send(b->out, c->from, &m);
-    if (c->member->role == ROLE_WORKER) hear_progress(&step, c->member, hb);
+    if (c->member->role == ROLE_WORKER) take_progress(&step, c->member, hb);
     if (c->member->role == ROLE_WORKER) look_for_active(&step, c->member);
     if (c->member->needs_resync) ask_to_join_again(c);
 }

@@ -40,11 +40,14 @@ void on_hello(const call_t *c)
     peer->life = m->life;
     peer->pid = m->pid;
     peer->wire = wire;
-    peer->heard_us = c->now.us;
+    peer->received_us = c->now.us;
     error_text(peer->host, sizeof peer->host, m->host);
     if (c->key) memcpy(peer->key, c->key->public_key, sizeof peer->key);
     const char *text = strangers_hello(&b->foreign, m, b->opts.cluster, c->now);
     if (text && b->io.warn) b->io.warn(b->io.self, "broker.other_cluster", text);
+    msg_broker_t brokers[LIMIT_BROKERS];
+    const brokers_t *known = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    peer->told_brokers = brokers_mark(known);
     msg_t answer = {.type = MSG_HELLO_OK};
     answer.hello_ok = (msg_hello_ok_t){.wire = wire,
                                        .epoch = b->registry.epoch,
@@ -52,6 +55,8 @@ void on_hello(const call_t *c)
                                        .keep = b->opts.keep,
                                        .pid = b->opts.pid,
                                        .cluster = b->opts.cluster,
-                                       .heddle = heddle_version()};
+                                       .heddle = heddle_version(),
+                                       .brokers = brokers,
+                                       .broker_count = brokers_tell(known, brokers)};
     outbox_send(b->out, c->from, &answer);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/inbox/inbox.h"
 
-#include "broker/client_keys.h"
+#include "broker/keys/client_keys.h"
 #include "broker/inbox/report.h"
 #include "broker/members/sessions.h"
 #include "broker/questions/query.h"
@@ -20,10 +20,10 @@ static void out_of_place(const call_t *c, const char *why)
 
 /* A session sends four heartbeats a lease.  What comes after a longer silence may have waited on the network,
  * or here while this process stood still.  Frames that waited come together, in their order. */
-static void note_heard(broker_t *b, broker_peer_t *peer, uint64_t now_us)
+static void note_received(broker_t *b, broker_peer_t *peer, uint64_t now_us)
 {
-    if (peer->token && now_us - peer->heard_us >= b->opts.lease_ms * 1000 / 2) peer->resumed_us = now_us;
-    peer->heard_us = now_us;
+    if (peer->token && now_us - peer->received_us >= b->opts.lease_ms * 1000 / 2) peer->resumed_us = now_us;
+    peer->received_us = now_us;
 }
 
 /* What a message needs before it is handled.  0: it is not for the broker. */
@@ -72,7 +72,7 @@ void inbox_handle(call_t *c)
     /* The answer goes to this request, by its deadline: that of a publication is its own, all else has a
      * lease.  A request that waited keeps its first deadline. */
     c->peer = broker_peer(b, c->from);
-    if (c->peer && !c->again) note_heard(b, c->peer, c->now.us);
+    if (c->peer && !c->again) note_received(b, c->peer, c->now.us);
     c->asker = (asker_t){.peer = c->from, .type = m->type};
     if (route->req) memcpy(&c->asker.req, (const char *)m + route->req, sizeof c->asker.req);
     uint64_t asked_ms = m->type == MSG_PUBLISH ? m->publish.deadline_ms : 0;
@@ -115,7 +115,7 @@ void inbox_handle(call_t *c)
             out_of_place(c, "is not for publishers to send");
             return;
         }
-        membership_heard(&b->members, c->member, c->now.us);
+        membership_received(&b->members, c->member, c->now.us);
     }
 
     step_t step = broker_step(b, c->now);

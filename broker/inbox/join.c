@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/inbox/inbox.h"
 
-#include "broker/client_keys.h"
+#include "broker/keys/client_keys.h"
 #include "broker/members/sessions.h"
 #include "broker/restored_numbers.h"
 #include "broker/rollout/messages.h"
@@ -65,7 +65,7 @@ void on_join(const call_t *c)
         sessions_send_welcome(c, member, &welcome);
         sessions_send_peers(b, member);
         sessions_note_begun(c, member);
-        if (join->draining) sessions_drain(b, member, c->now);
+        if (membership_hear_drain(member, join->draining, join->own_wish)) sessions_drain(b, member, c->now);
         roster_touch(b, ROSTER_SOON_US, c->now);
         messages_wake(&step, member);
     }

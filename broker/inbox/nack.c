@@ -39,10 +39,7 @@ int on_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *er
     }
     member_sub_t *sub = member_sub(member, m->adapter);
     /* It reported that it serves this, and its application does not. */
-    if (sub->version == m->version && sub->decision == m->decision && !sub->is_refused) {
-        sub->is_refused = true;
-        sub->behind_ms = sub->was_behind_ms ? sub->was_behind_ms : s->v.now.wall_ms;
-    }
+    if (serving_is(&sub->serving, m->decision, m->version)) serving_refused(&sub->serving, s->v.now.wall_ms);
     copy_refused(x.t, x.c, (copy_why_t){code, text_or(m->phase, "activate"), message}, s->v.now);
     copies_follow_switch(x.a, member, s->v.now);
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);

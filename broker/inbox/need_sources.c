@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/inbox/report.h"
 
+#include "broker/rollout/fetches.h"
 #include "broker/rollout/messages.h"
 #include "broker/rollout/trust.h"
 #include "core/errors.h"
@@ -38,13 +39,12 @@ static bool reaches_no_worker(const step_t *s, const about_t *x, const msg_need_
     return unmet_count > 1 && !x->c->bytes_done && !x->c->is_connected;
 }
 
-static void note_cut_off(step_t *s, const about_t *x, const msg_need_sources_t *m)
+/* One that fetches since before the broker's start has its sources under the tokens that they had then. */
+static void to_present(const step_t *s, uint64_t *tokens, uint32_t count)
 {
-    x->member->trust.cut_off_ms = s->v.now.wall_ms;
-    plan_cut_off(&x->t->plan, x->member->token);
-    for (uint32_t i = 0; i < m->unmet_count; i++) {
-        member_t *source = membership_by_token(s->v.members, m->unmet[i]);
-        if (source && source->role == ROLE_WORKER) source->trust.is_unmet = true;
+    for (uint32_t i = 0; i < count; i++) {
+        const member_t *source = membership_source(s->v.members, tokens[i]);
+        if (source && source->token >> 32 != tokens[i] >> 32) tokens[i] = source->token;
     }
 }
 
@@ -54,6 +54,10 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
     int rc = report_find(s, &x, error);
     if (rc || !x.c) return rc;
     bool has_lost = false;
+    to_present(s, m->lost, m->lost_count);
+    to_present(s, m->unmet, m->unmet_count);
+    to_present(s, m->bad, m->bad_count);
+    to_present(s, m->slow, m->slow_count);
     bool is_fetching = copy_in_flight(x.c);
     for (uint32_t i = 0; i < m->bad_count && is_fetching; i++) trust_bad(s, x.t, member, m->bad[i]);
     for (uint32_t i = 0; i < m->slow_count && is_fetching; i++) trust_slow(s, x.t, member, m->slow[i]);
@@ -63,17 +67,26 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
         bool is_bad = has_number(m->bad, m->bad_count, m->lost[i]); /* that was said */
         if (!is_unmet && !is_bad) add_source_lost(s, &x, m->lost[i]);
+        if (!is_unmet) fetches_missed(s, x.t, m->lost[i]);
         has_lost |= !is_unmet;
-        bool is_publisher = !is_unmet && m->lost[i] == x.t->publisher;
-        if (is_publisher && x.t->publisher_state == PUBLISHER_RELEASED)
-            track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
+        bool is_publisher = !is_unmet && m->lost[i] == x.t->plan.publisher.token;
+        /* Its region is in use again. */
+        if (is_publisher && x.t->plan.publisher.state == PUBLISHER_RELEASED)
+            track_set_publisher(x.t, x.t->plan.publisher.token, PUBLISHER_WITHOUT);
     }
-    if (reaches_no_worker(s, &x, m)) note_cut_off(s, &x, m);
+    if (reaches_no_worker(s, &x, m)) {
+        x.member->trust.cut_off_ms = s->v.now.wall_ms;
+        plan_cut_off(&x.t->plan, x.member->token);
+        for (uint32_t i = 0; i < m->unmet_count; i++) {
+            member_t *source = membership_by_token(s->v.members, m->unmet[i]);
+            if (source && source->role == ROLE_WORKER) source->trust.is_unmet = true;
+        }
+    }
     bool was_fetching = plan_fetches(&x.t->plan, member->token);
     /* A publisher that is late is so for all, as a rule, and comes back within half a lease. */
-    bool is_late = has_number(m->unmet, m->unmet_count, x.t->publisher) &&
+    bool is_late = has_number(m->unmet, m->unmet_count, x.t->plan.publisher.token) &&
                    s->v.now.us < x.c->moved_us + s->ro->lease_us / 2;
-    if (has_number(m->lost, m->lost_count, x.t->publisher) && !is_late) {
+    if (has_number(m->lost, m->lost_count, x.t->plan.publisher.token) && !is_late) {
         plan_give_way(&x.t->plan, member->token);
         messages_mend_lists(s, x.t,
                             member); /* those that it served may serve it when they have other sources */

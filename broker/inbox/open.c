@@ -2,6 +2,7 @@
 #include "broker/inbox/inbox.h"
 
 #include "broker/members/sessions.h"
+#include "broker/registry/active.h"
 #include "broker/registry/writer.h"
 #include "broker/restored_numbers.h"
 #include "broker/rollout/messages.h"
@@ -107,11 +108,13 @@ static void begin_writer(const call_t *c, uint64_t token)
     msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
     const adapter_row_t *a = registry_adapter(&b->registry, member->subs[0].adapter);
     const version_row_t *active = registry_active(a), *newest = registry_newest(a);
-    msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
+    msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = active_latest(a)};
     msg_welcome_t welcome = {.req = open->req, .adapters = &decision, .adapter_count = 1, .keep = keep};
     if (active) decision.digest = active->digest;
     if (newest)
-        welcome.content_bytes = manifest_offset(newest->part.payload_bytes) + newest->part.manifest_bytes;
+        for (uint32_t i = 0; i < newest->parts.count; i++)
+            welcome.content_bytes +=
+                manifest_offset(newest->parts.part[i].payload_bytes) + newest->parts.part[i].manifest_bytes;
     for (uint32_t i = 0; i < served_count; i++) {
         const version_row_t *row = registry_version(a, served[i]);
         if (row && registry_is_live(row))

@@ -2,6 +2,7 @@
 #include "broker/inbox/inbox.h"
 
 #include "broker/members/sessions.h"
+#include "broker/registry/active.h"
 #include "broker/registry/publish.h"
 #include "broker/registry/writer.h"
 #include "broker/rollout/presence.h"
@@ -42,7 +43,7 @@ void on_publish(const call_t *c)
                        .token = sender ? sender->token : 0,
                        .addresses = addresses};
     if (is_writer) {
-        membership_heard(&b->members, sender, c->now.us);
+        membership_received(&b->members, sender, c->now.us);
         by.writer = sender->name;
         by.live = track_newest_live(&b->rollout, a);
         by.is_live_whole = by.live && track_is_whole(track_find(&b->rollout, a->name, by.live->version));
@@ -56,7 +57,7 @@ void on_publish(const call_t *c)
     if (a && a->held) {
         summary_held_text(&b->rollout, a, held, sizeof held);
         by.held = held;
-        by.held_version = a->active;
+        by.held_version = active_latest(a);
     }
     b->io.random(b->io.self, &by.share_key, sizeof by.share_key);
 

@@ -27,7 +27,8 @@ int on_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t
     copies_turned_away(x.a, member, 0, s->v.now); /* it goes on with the latest */
     event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);
     e->bytes = (int64_t)c->bytes_done;
-    e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
+    e->duration_ms = c->sent_us ? (int64_t)((s->v.now.us - c->sent_us) / 1000) : -1;
+    if (track_is_overtaken(t) && !copy_is_switching(c)) copy_kept(t, c, s->v.now); /* to go back to */
     /* COMMIT, when it is the active version; then the newest, when that waited.  Whether the version can be
      * decided now is looked at after this message, because copy_staged touched its track: broker_decide calls
      * rollout_look_at_touched and rollout_decide_touched. */

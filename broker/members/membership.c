@@ -100,27 +100,24 @@ static const char *key_of(const member_t *m) { return m->role == ROLE_WORKER ? m
 
 static int order_key(const void *row, const void *key) { return strcmp(key_of(row), key); }
 
-static int order_token(const void *row, const void *token)
-{
-    uint64_t a = ((const member_t *)row)->token, b = *(const uint64_t *)token;
-    return (a > b) - (a < b);
-}
+static uint64_t token_of(const void *row) { return ((const member_t *)row)->token; }
 
 static int order_former(const void *row, const void *token)
 {
-    uint64_t a = ((const member_t *)row)->former_token, b = *(const uint64_t *)token;
+    uint64_t a = ((const former_token_t *)row)->token, b = *(const uint64_t *)token;
     return (a > b) - (a < b);
 }
 
 member_t *membership_by_token(const membership_t *m, uint64_t token)
 {
-    return sorted_find(m->tokens, m->token_count, &token, order_token);
+    return sorted_find_number(m->tokens, m->token_count, token, token_of);
 }
 
 const member_t *membership_source(const membership_t *m, uint64_t token)
 {
     const member_t *found = membership_by_token(m, token);
-    return found ? found : sorted_find(m->former, m->former_count, &token, order_former);
+    const former_token_t *former = sorted_find(m->former, m->former_count, &token, order_former);
+    return found || !former ? found : former->member;
 }
 
 member_t *membership_worker(const membership_t *m, const char *name)
@@ -175,7 +172,7 @@ bool member_subscribes(const member_t *member, const char *adapter)
 
 uint64_t member_silent_ms(const member_t *member, uint64_t now_us)
 {
-    return now_us > member->heard_us ? (now_us - member->heard_us) / 1000 : 0;
+    return now_us > member->received_us ? (now_us - member->received_us) / 1000 : 0;
 }
 
 bool member_is_silent(const membership_t *m, const member_t *member, uint64_t now_us)
@@ -417,7 +414,7 @@ int membership_decide_join(const membership_t *m, const msg_join_t *join, const 
                           "worker %s cannot join: %u workers are here, which is the limit", join->name,
                           LIMIT_PEERS);
     bool is_other = member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
-    if (!is_other || holder->is_gone || now_us - holder->heard_us >= m->lease_us / 2) return HEDDLE_OK;
+    if (!is_other || holder->is_gone || now_us - holder->received_us >= m->lease_us / 2) return HEDDLE_OK;
     *ret_retry_ms = m->lease_us / 4000;
     return worker_alive(holder, now_us, error);
 }
@@ -454,7 +451,7 @@ static member_t *new_member(const membership_t *m, role_t role, const char *name
                          .joined_ms = now.wall_ms,
                          .joined_us = now.us,
                          .came = now,
-                         .heard_us = now.us,
+                         .received_us = now.us,
                          .lease_end_us = now.us + m->lease_us};
     error_text(member->name, sizeof member->name, name);
     error_text(member->host, sizeof member->host, hello->host ? hello->host : "");
@@ -467,7 +464,8 @@ static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t 
     if (!member->subs) return false;
     member->sub_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        member->subs[i] = (member_sub_t){.decision = subs[i].decision, .version = subs[i].version};
+        member->subs[i] = (member_sub_t){.held_count = 0};
+        serving_restated(&member->subs[i].serving, subs[i].decision, subs[i].version);
         error_text(member->subs[i].adapter, sizeof member->subs[i].adapter, subs[i].adapter);
     }
     return true;
@@ -530,6 +528,14 @@ static bool set_transport(member_t *member, const char *backend, const char *ucx
     return true;
 }
 
+static void set_former(member_t *member, uint64_t prev_token, const uint64_t *tokens, uint32_t count)
+{
+    if (!prev_token) return;
+    member->former[member->former_count++] = (former_token_t){prev_token, member};
+    for (uint32_t i = 0; i < count; i++)
+        member->former[member->former_count++] = (former_token_t){tokens[i], member};
+}
+
 /* A new worker's row, complete and not yet in any list.  NULL: no memory. */
 static member_t *worker_of(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
                            instant_t now)
@@ -549,7 +555,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->network = join->network;
     w->place = join->place;
     error_text(w->unheld, sizeof w->unheld, join->unheld ? join->unheld : "");
-    w->former_token = join->prev_token;
+    set_former(w, join->prev_token, join->former_tokens, join->former_count);
     error_text(w->group, sizeof w->group, join->group ? join->group : "");
     w->rank = (uint32_t)join->rank;
     w->ranks = (uint32_t)join->ranks;
@@ -570,7 +576,8 @@ static bool add_ready(membership_t *m, member_t *member, uint64_t now_us)
     char traits[TRAITS_MAX][TRAIT_TEXT];
     size_t count = member_traits(member, traits), added = 0;
     if (!sorted_grow(&m->tokens, m->token_count, &m->token_capacity)) return false;
-    if (!sorted_grow(&m->former, m->former_count, &m->former_capacity)) return false;
+    while (m->former_capacity < m->former_count + member->former_count)
+        if (!sorted_grow(&m->former, m->former_capacity, &m->former_capacity)) return false;
     while (added < count && add_trait(m, traits[added])) added++;
     if (added < count) {
         while (added-- > 0) drop_trait(m, traits[added]);
@@ -578,11 +585,14 @@ static bool add_ready(membership_t *m, member_t *member, uint64_t now_us)
     }
     if (!m->token_count) m->tick_us = now_us; /* without members no tick was due */
     bool found;
-    size_t at = sorted_place(m->tokens, m->token_count, &member->token, order_token, &found);
+    size_t at = sorted_place_number(m->tokens, m->token_count, member->token, token_of, &found);
     sorted_insert(m->tokens, &m->token_count, at, member);
-    /* The token is what the member says of itself.  Of several that name the same, the first one has it. */
-    at = sorted_place(m->former, m->former_count, &member->former_token, order_former, &found);
-    if (member->former_token && !found) sorted_insert(m->former, &m->former_count, at, member);
+    /* These tokens are what the member says of itself.  Of several that name the same, the first one has
+     * it. */
+    for (uint32_t i = 0; i < member->former_count; i++) {
+        at = sorted_place(m->former, m->former_count, &member->former[i].token, order_former, &found);
+        if (!found) sorted_insert(m->former, &m->former_count, at, &member->former[i]);
+    }
     enqueue(&m->leases, member);
     return true;
 }
@@ -593,30 +603,29 @@ static void drop_ready(membership_t *m, member_t *member)
     for (size_t i = member_traits(member, traits); i-- > 0;) drop_trait(m, traits[i]);
     dequeue(&m->leases, member);
     bool found;
-    size_t at = sorted_place(m->tokens, m->token_count, &member->token, order_token, &found);
+    size_t at = sorted_place_number(m->tokens, m->token_count, member->token, token_of, &found);
     sorted_remove(m->tokens, &m->token_count, at);
-    at = sorted_place(m->former, m->former_count, &member->former_token, order_former, &found);
-    if (found && m->former[at] == member) sorted_remove(m->former, &m->former_count, at);
+    for (uint32_t i = 0; i < member->former_count; i++) {
+        at = sorted_place(m->former, m->former_count, &member->former[i].token, order_former, &found);
+        if (found && m->former[at] == &member->former[i]) sorted_remove(m->former, &m->former_count, at);
+    }
 }
 
-/* The former session of the process knew since when it serves what JOIN says.  A worker that was lost
- * meanwhile counts as behind from its return: it had no chance to follow. */
+/* The former session of the process knew since when it serves what JOIN says. */
 static void keep_since(member_t *now, const member_t *before)
 {
     if (memcmp(&now->life, &before->life, sizeof now->life) != 0) return;
     if (member_is_ready(before)) now->came = before->came;
     for (uint32_t i = 0; i < now->sub_count; i++) {
         const member_sub_t *was = member_sub(before, now->subs[i].adapter);
-        if (!was || was->version != now->subs[i].version || was->decision != now->subs[i].decision) continue;
-        now->subs[i].since_ms = was->since_ms;
-        if (member_is_ready(before)) now->subs[i].behind_ms = was->behind_ms;
+        if (was) serving_renewed(&now->subs[i].serving, &was->serving, member_is_ready(before));
     }
 }
 
 /* Counters only grow.  A peer that does not send one sends 0, which changes nothing. */
-static void count_up(uint64_t *counter, uint64_t told)
+static void count_up(uint64_t *counter, uint64_t reported)
 {
-    if (told > *counter) *counter = told;
+    if (reported > *counter) *counter = reported;
 }
 
 /* Did the process of the old session go on, so that this session had to be ended under it?  One that took no
@@ -627,10 +636,11 @@ static void count_fences(member_t *w, const member_t *old)
 {
     bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life), is_ready = member_is_ready(old);
     bool went_on = is_ready ? !is_same_life && !old->is_gone : old->state == MEMBER_LOST && is_same_life;
-    bool is_unheard = is_ready ? !is_same_life && old->is_gone : old->state == MEMBER_LOST && !is_same_life;
+    bool is_unreported =
+        is_ready ? !is_same_life && old->is_gone : old->state == MEMBER_LOST && !is_same_life;
     if (is_ready || is_same_life) w->counts.fenced = old->counts.fenced + went_on;
     else w->counts.fenced = 0;
-    w->ended_token = is_unheard ? old->token : is_ready ? old->ended_token : 0;
+    w->ended_token = is_unreported ? old->token : is_ready ? old->ended_token : 0;
 }
 
 bool membership_note_rival(member_t *worker, uint64_t token)
@@ -664,6 +674,7 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
     if (is_worker) count_fences(new, old), keep_since(new, old);
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
     if (is_same_life) new->trust = old->trust;
+    if (is_same_life) new->drain_undone = old->drain_undone;
     if (is_same_life && old->drain_ms) { /* also where it was lost meanwhile */
         new->state = MEMBER_DRAINING;
         new->drain_ms = old->drain_ms;
@@ -708,7 +719,7 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     p->network = open->network;
     p->place = open->place;
     p->max_rate_bytes = open->max_rate_bytes;
-    p->former_token = open->prev_token;
+    set_former(p, open->prev_token, open->former_tokens, open->former_count);
     if (p->export_dir && p->host_share && p->addresses && add_subs(p, &own, 1) &&
         set_transport(p, open->backend, open->ucx, open->address))
         return p;
@@ -726,10 +737,10 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
 /* ---- being here ---- */
 
 /* The member moves to the end of the queue of leases, because its lease now ends last. */
-void membership_heard(membership_t *m, member_t *member, uint64_t now_us)
+void membership_received(membership_t *m, member_t *member, uint64_t now_us)
 {
     dequeue(&m->leases, member);
-    member->heard_us = now_us;
+    member->received_us = now_us;
     member->lease_end_us = now_us + m->lease_us;
     member->is_gone = false;
     enqueue(&m->leases, member);
@@ -755,7 +766,8 @@ static void note_rate(const membership_t *m, member_sub_t *sub, const msg_progre
 
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us)
 {
-    membership_heard(m, member, now_us);
+    membership_received(m, member, now_us);
+    member->beat_seq = hb->seq;
     if (member->role != ROLE_WORKER) return;
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
@@ -780,6 +792,37 @@ bool membership_drain(member_t *member, instant_t now)
     if (member->state != MEMBER_READY) return false;
     member->state = MEMBER_DRAINING;
     member->drain_ms = now.wall_ms;
+    member->drain_undone = false;
+    return true;
+}
+
+bool membership_hear_drain(member_t *member, bool draining, bool own_wish)
+{
+    member->own_wish = draining && own_wish;
+    return draining && (own_wish || !member->drain_undone);
+}
+
+bool membership_undrain(member_t *member, int *ret_code, heddle_error_t *error)
+{
+    const char *why = member->own_wish              ? "it leaves by its own wish, as at a signal"
+                      : member->drain == DRAIN_DONE ? "others have what it had, and it leaves now"
+                                                    : NULL;
+    if (!member_is_ready(member)) why = "it has left, or was lost";
+    *ret_code = HEDDLE_OK;
+    if (member->state == MEMBER_READY) return false;
+    if (why) {
+        *ret_code = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "the drain of %s cannot be taken back: %s",
+                               member->name, why);
+        error_where(error, NULL, 0, member->name, NULL);
+        error_expected(error, "a worker that an operator drains");
+        error_found(error, "%s", why);
+        error_hint(error, "start another worker in its place");
+        return false;
+    }
+    member->state = MEMBER_READY;
+    member->drain_ms = 0;
+    member->drain = DRAIN_NONE;
+    member->drain_undone = true;
     return true;
 }
 
@@ -835,16 +878,13 @@ static void end_row(membership_t *m, member_t *member, member_end_t end, instant
     }
 }
 
-/* It had ended already, perhaps, when others did not reach it: what these reach is open again. */
-static void forget_cut_off(membership_t *m)
-{
-    for (size_t i = 0; i < m->worker_count; i++) m->workers[i]->trust.cut_off_ms = 0;
-}
-
 void membership_end(membership_t *m, member_t *member, member_end_t end, instant_t now)
 {
     bool found;
-    if (member->trust.is_unmet) forget_cut_off(m);
+    if (member->trust.is_unmet) {
+        /* It had ended already, perhaps, when others did not reach it: what these reach is open again. */
+        for (size_t i = 0; i < m->worker_count; i++) m->workers[i]->trust.cut_off_ms = 0;
+    }
     drop_ready(m, member);
     if (member->role == ROLE_PUBLISHER) {
         size_t at = sorted_place(m->publishers, m->publisher_count, key_of(member), order_key, &found);

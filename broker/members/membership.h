@@ -14,6 +14,7 @@
  *   a start)    after the start                         -> LOST
  *   READY       it is to leave: HEARTBEAT and JOIN with
  *               `draining`, or an operator's command    -> DRAINING  HEARTBEAT_OK(drain)
+ *   DRAINING    an operator takes the drain back        -> READY     HEARTBEAT_OK(stays)
  *   READY       same life joins again                   -> replaced by the new session, at once
  *   READY       another life joins under the name:
  *                 connection gone, or silent for two
@@ -24,7 +25,8 @@
  *
  * DRAINING is as READY but for what follows of it: no rollout waits for the worker, and others fetch what
  * only it holds (rollout/drain.h), until it leaves.  It ends with the process: a new session of the same one
- * is DRAINING at once, and one of another process is READY.
+ * is DRAINING at once, and one of another process is READY.  The worker restates what an operator asked for,
+ * until it has the answer that this was taken back: by itself that begins no drain again (drain_undone).
  *
  * This file keeps the rows, says which lease is over (membership_lapsed), and has the state and reason of
  * each end (member_end_t).  What else follows is in sessions.c: sessions_end_member, and end_replaced.
@@ -39,6 +41,7 @@
 #ifndef BROKER_MEMBERSHIP_H
 #define BROKER_MEMBERSHIP_H
 
+#include "broker/members/serving.h"
 #include "broker/outbox.h"
 
 #define CUT_OFF_MS 600000ull /* a worker that reached no other one is served by the publisher so long */
@@ -58,22 +61,12 @@ typedef enum {
 
 typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];
-    /* last applied here, and the version that is served; 0, 0: none */
-    uint64_t decision, version;
-    uint64_t since_ms; /* when that was reported, or as JOIN restates it; 0: not known */
-    bool is_refused;   /* its application could not switch to them after all */
-    /* Since when it has not served what was active, through all later decisions; 0: it serves what is active,
-     * or nothing is.  The earliest of:
-     * - a decision that it has not followed;
-     * - its join;
-     * - when it last served a version that was active before. */
-    uint64_t behind_ms;
-    uint64_t was_behind_ms; /* before its last ACTIVE; restored if its application then refuses */
+    serving_t serving;
     uint64_t fetching, bytes_done, data_bytes, source, held_count; /* of the last heartbeat */
     uint64_t beat_us; /* when that came; 0: none since it fetches */
     /* bytes a second since an earlier heartbeat of this fetch, which had from_bytes; 0: none came */
     uint64_t rate_bytes, from_us, from_bytes;
-    uint64_t told_lost; /* the active version, which this session was sent to be lost; 0: none */
+    uint64_t sent_lost; /* the active version, which this session was sent to be lost; 0: none */
     bool lacks_slot;    /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
 
@@ -89,18 +82,30 @@ typedef struct {
     bool is_unmet;                       /* one of those that such a worker did not reach */
 } member_trust_t;
 
+/* One that the process of a member had before. */
+typedef struct {
+    uint64_t token;
+    struct member *member;
+} former_token_t;
+
 typedef struct member {
     uint64_t token, peer;
-    uint64_t former_token; /* of the session before, as it says; 0: none */
-    role_t role;           /* ROLE_WORKER or ROLE_PUBLISHER */
+    /* as it says: of the session before, then the last one of each earlier start of the broker */
+    former_token_t former[1 + LIMIT_FORMER_TOKENS];
+    uint32_t former_count;
+    role_t role; /* ROLE_WORKER or ROLE_PUBLISHER */
     member_state_t state;
     key16_t life;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     uint64_t pid;
     uint64_t joined_ms, joined_us;
     instant_t came; /* when it joined, or the sessions that went over into this one did */
-    uint64_t heard_us, lease_end_us, ended_us, ended_ms;
+    uint64_t received_us, lease_end_us, ended_us, ended_ms;
+    uint64_t beat_seq; /* of its last heartbeat in this session; 0: there was none */
     uint64_t drain_ms; /* since when it is DRAINING, or was before it ended; 0: it was not */
+    drain_t drain;     /* as HEARTBEAT_OK said last in this session */
+    bool drain_undone; /* taken back, and not asked for since */
+    bool own_wish;     /* its application wants to leave */
     int end_code;
     char end_message[96]; /* LOST: why; 0, "" */
     bool is_gone;         /* a send to its connection said GONE */
@@ -154,7 +159,7 @@ static inline bool member_is_cut_off(const member_t *m, uint64_t at_ms)
 }
 
 /* It is a source of others only where there is no other one. */
-static inline bool member_is_leaf(const member_t *m, uint64_t at_ms)
+static inline bool member_is_last_resort(const member_t *m, uint64_t at_ms)
 {
     bool is_going = m->state == MEMBER_DRAINING;
     return m->trust.sends_bad || m->trust.is_suspect || m->no_relay || is_going ||
@@ -181,8 +186,8 @@ typedef struct membership {
     /* READY rows, ascending by token: tokens only go up, so a new one is the last */
     member_t **tokens;
     size_t token_count, token_capacity;
-    /* those that named the token of their session before, ascending by it */
-    member_t **former;
+    /* the tokens of sessions before that members named, ascending */
+    former_token_t **former;
     size_t former_count, former_capacity;
     member_t **workers;
     size_t worker_count, worker_capacity; /* ascending by name, all states */
@@ -191,7 +196,7 @@ typedef struct membership {
     size_t publisher_count, publisher_capacity;
     member_t *closed;      /* the publisher that ended last */
     size_t ended_count;    /* in `ended` */
-    uint64_t fenced_count; /* messages under a stale token, all told */
+    uint64_t fenced_count; /* messages under a stale token, in total */
 } membership_t;
 
 void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep);
@@ -207,8 +212,8 @@ void membership_raise_epoch(membership_t *m, uint64_t epoch);
 member_t *membership_by_token(const membership_t *m, uint64_t token);
 /* A member of this epoch, or of an earlier one, may have had this token. */
 bool membership_gave(const membership_t *m, uint64_t token);
-/* The member that a worker names as its source: by its token, or by the one that it had before the broker was
- * started again, which the worker still uses then.  READY only, else NULL. */
+/* The member that a worker names as its source: by its token, or by one that it had before, which the worker
+ * still uses after a start of the broker, also after some of them.  READY only, else NULL. */
 const member_t *membership_source(const membership_t *m, uint64_t token);
 member_t *membership_worker(const membership_t *m, const char *name);       /* any state */
 member_t *membership_publisher(const membership_t *m, const char *adapter); /* READY only */
@@ -219,7 +224,7 @@ bool member_is_draining(const member_t *member); /* accepts NULL */
 /* A fetch at that rate is limited by the member's --max-rate; accepts NULL. */
 bool member_limits(const member_t *member, uint64_t rate_bytes);
 /* The same rate, at most its --max-rate.  A limited fetch is ahead of its limit by a range that was asked for
- * whole, and by what the pace saves up in a pause (transfer/pace.h): it waits for that afterwards, so that a
+ * whole, and by what the pace saves up in a pause (transfer/pace.h).  It waits for that afterwards.  So a
  * short time has more bytes than it may take.  Accepts NULL. */
 uint64_t member_paced(const member_t *member, uint64_t rate_bytes);
 /* "": it has none */
@@ -229,11 +234,11 @@ bool member_subscribes(const member_t *member, const char *adapter); /* and is R
 bool member_is_silent(const membership_t *m, const member_t *member, uint64_t now_us);
 uint64_t member_silent_ms(const member_t *member, uint64_t now_us); /* heartbeat age */
 const char *member_state_name(member_state_t state);
-/* Of its data plane: "10.0.0.5, fd00::5"; "" where it told none. */
+/* Of its data plane: "10.0.0.5, fd00::5"; "" where it reported none. */
 void member_addresses(const member_t *member, char *ret_text, size_t size);
-/* How many workers subscribe to the publisher's adapter, if none of them can reach it: its data plane is on
- * loopback alone, and none of theirs is there, nor do they share memory with it.  0: one may, or it is not
- * known. */
+/* How many workers subscribe to the publisher's adapter, if none of them can reach it.  Its data plane is on
+ * loopback alone then, and none of theirs is there, nor do they share memory with it. 0: one may, or it is
+ * not known. */
 size_t membership_cut_off(const membership_t *m, const member_t *publisher);
 
 /* ---- changing ---- */
@@ -276,6 +281,12 @@ uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
 /* READY -> DRAINING.  False: it was so before, or has ended. */
 bool membership_drain(member_t *member, instant_t now);
+/* What JOIN or a heartbeat says of a drain.  True: the worker is to drain, by its own wish or as it was told
+ * before the broker's start. */
+bool membership_hear_drain(member_t *member, bool draining, bool own_wish);
+/* DRAINING -> READY.  False: it does not drain.  REQUEST_CONFLICT, in *ret_code: it leaves by its own wish,
+ * or does so already, or has ended. */
+bool membership_undrain(member_t *member, int *ret_code, heddle_error_t *error);
 /* STAGED says what the next heartbeat would: that fetch has ended, and the worker's counters. */
 void membership_staged(member_t *member, const msg_staged_t *m);
 /* The worker has finished fetching that version, well or not: what its last heartbeat said of it does not
@@ -286,7 +297,7 @@ void member_clear_fetch(member_t *member, const char *adapter, uint64_t version)
  * session. */
 bool membership_note_rival(member_t *worker, uint64_t token);
 /* A frame with a live token was received: the lease is renewed. */
-void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
+void membership_received(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST, with end_code and end_message.  A worker's row is listed for a while, so that
  * operators see what became of it.  A publisher's is not listed, because the registry has its name; it is
  * freed when the next publisher ends. */

@@ -6,7 +6,8 @@
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/names.h"
-#include "proto/utf8.h"
+#include "core/sorted.h"
+#include "core/utf8.h"
 
 #include <stdlib.h>
 
@@ -22,20 +23,20 @@ void roster_start(broker_t *b)
 
 uint64_t roster_deadline(const broker_t *b)
 {
-    return b->roster.awaits ? b->members.grace_end_us : b->roster.write_us;
+    if (b->roster.awaits) return b->members.grace_end_us;
+    return b->roster.is_on ? 0 : b->roster.write_us;
 }
 
 /* ---- what is remembered ---- */
 
-/* False: the outbox is full, or there is no memory. */
-static bool remember_change(broker_t *b, const member_t *m, instant_t now)
+/* False: the outbox is full, or there is no memory.  `row` NULL: the registry has none. */
+static bool remember_change(broker_t *b, const worker_row_t *row, const member_t *m, instant_t now)
 {
-    const worker_row_t *row = registry_worker(&b->registry, m->name);
     buf_t serves = {0};
     /* "policy@7,other@0": its subscriptions, and the version that it serves of each. */
     for (uint32_t i = 0; i < m->sub_count; i++)
         buf_printf(&serves, "%s%s@%llu", i ? "," : "", m->subs[i].adapter,
-                   (unsigned long long)m->subs[i].version);
+                   (unsigned long long)m->subs[i].serving.version);
     const char *text = buf_text(&serves);
     bool is_same = row && row->pid == m->pid && !strcmp(row->host, m->host) && !strcmp(row->serves, text);
     record_t *rec = is_same ? NULL : outbox_record(b->out, RECORD_WORKER, "", now);
@@ -50,24 +51,68 @@ static bool remember_change(broker_t *b, const member_t *m, instant_t now)
     return is_same || rec;
 }
 
-/* Workers that are ready now are remembered, and those that are not any more are forgotten.  Until the grace
- * after a start is over nothing is written: workers of before may still come back. */
+static int order_row(const void *row, const void *name)
+{
+    return strcmp(((const worker_row_t *)row)->name, name);
+}
+
+static int order_member(const void *row, const void *name)
+{
+    return strcmp(((const member_t *)row)->name, name);
+}
+
+/* Where a list goes on behind the last name that was compared. */
+static size_t after(const void *rows, size_t count, const char *name, sorted_order_fn *order)
+{
+    bool found;
+    size_t at = sorted_place(rows, count, name, order, &found);
+    return at + found;
+}
+
+/* Workers that are ready now are remembered, and those that are not any more are forgotten.  True: all were
+ * compared. */
+static bool compare_rest(broker_t *b, instant_t now)
+{
+    const registry_t *r = &b->registry;
+    const membership_t *members = &b->members;
+    size_t i = after(r->workers, r->worker_count, b->roster.done, order_row);
+    size_t k = after(members->workers, members->worker_count, b->roster.done, order_member);
+    const char *name = NULL;
+    bool fits = true;
+    while (i < r->worker_count || k < members->worker_count) {
+        const worker_row_t *row = i < r->worker_count ? r->workers[i] : NULL;
+        const member_t *m = k < members->worker_count ? members->workers[k] : NULL;
+        int order = !row ? 1 : !m ? -1 : strcmp(row->name, m->name);
+        if (order > 0) row = NULL;
+        if (order < 0) m = NULL;
+        if (member_is_ready(m)) fits = remember_change(b, row, m, now);
+        else if (row) {
+            /* The same.  Without `serves` the row goes. */
+            record_t *rec = outbox_record(b->out, RECORD_WORKER, "", now);
+            if (rec) rec->worker = row->name;
+            fits = rec != NULL;
+        }
+        b->roster.compared++;
+        if (!fits) break;
+        name = row ? row->name : m->name;
+        i += row != NULL;
+        k += m != NULL;
+    }
+    if (name) error_text(b->roster.done, sizeof b->roster.done, name);
+    return fits;
+}
+
+/* Until the grace after a start is over nothing is written: workers of before may still come back. */
 void roster_decide(broker_t *b, instant_t now)
 {
-    if (b->roster.awaits || now.us < b->roster.write_us) return;
-    bool fits = true;
-    for (size_t i = 0; fits && i < b->registry.worker_count; i++) {
-        const worker_row_t *row = b->registry.workers[i];
-        if (member_is_ready(membership_worker(&b->members, row->name))) continue;
-        record_t *rec = outbox_record(b->out, RECORD_WORKER, "", now); /* without `serves`: the row goes */
-        if (rec) rec->worker = row->name;
-        fits = rec != NULL;
+    roster_t *r = &b->roster;
+    if (r->awaits || (!r->is_on && now.us < r->write_us)) return;
+    if (!r->is_on) {
+        r->is_on = true;
+        r->done[0] = 0;
+        r->write_us = CLOCK_NEVER;
     }
-    for (size_t i = 0; fits && i < b->members.token_count; i++) {
-        const member_t *m = b->members.tokens[i];
-        if (m->role == ROLE_WORKER) fits = remember_change(b, m, now);
-    }
-    if (fits) b->roster.write_us = CLOCK_NEVER;
+    r->is_on = !compare_rest(b, now);
 }
 
 /* ---- after a start ---- */
@@ -129,9 +174,9 @@ static void add_lost(broker_t *b, const member_t *m, instant_t now)
 {
     buf_t served = {0};
     for (uint32_t i = 0; i < m->sub_count; i++)
-        if (m->subs[i].version)
+        if (m->subs[i].serving.version)
             buf_printf(&served, "%s%s@%llu", served.bytes ? "," : "it served ", m->subs[i].adapter,
-                       (unsigned long long)m->subs[i].version);
+                       (unsigned long long)m->subs[i].serving.version);
     event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, m->name, now);
     events_message(e, m->end_code, "%s; %s", m->end_message,
                    served.bytes ? buf_text(&served) : "the version that it served is not known");
@@ -154,7 +199,7 @@ void roster_end_grace(broker_t *b, instant_t now)
         member_t *m = past.adapter_count ? membership_add_lost(&b->members, &past, &hello, now) : NULL;
         if (m) { /* without memory for its row it is not listed */
             m->joined_ms = row->joined_ms;
-            m->heard_us = b->started_us;
+            m->received_us = b->started_us;
             add_lost(b, m, now);
         }
         arena_fini(&arena);

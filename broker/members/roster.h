@@ -11,7 +11,11 @@
  * JOIN writes nothing and waits for nothing: records are made later, in transactions of the broker's own, for
  * all workers that changed meanwhile.  So a worker that joined less than ROSTER_SOON_US before the broker's
  * end (unless that is a clean one) may be unknown after it, and what is known of a version is up to
- * ROSTER_LATE_US old.  Loop thread. */
+ * ROSTER_LATE_US old.
+ *
+ * One round compares both lists, which are in the order of names, and takes as many transactions as it needs:
+ * each goes on where the one before it ended.  What changes meanwhile is for the next round, and so are
+ * records that the store refused.  Loop thread. */
 #ifndef BROKER_ROSTER_H
 #define BROKER_ROSTER_H
 
@@ -23,8 +27,11 @@
 typedef struct broker broker_t;
 
 typedef struct roster {
-    uint64_t write_us; /* when records are made next; CLOCK_NEVER: nothing changed */
+    uint64_t write_us; /* when the next round begins; CLOCK_NEVER: nothing changed */
     bool awaits;       /* workers of before the start, until the members' grace is over */
+    bool is_on;        /* a round has begun, and the workers up to this name were compared; "": none was */
+    char done[HEDDLE_NAME_MAX + 1];
+    uint64_t compared; /* names in all rounds: what they cost */
 } roster_t;
 
 void roster_start(broker_t *b);

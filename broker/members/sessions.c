@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define HASH_NONFATAL_OOM 1
 #include "broker/members/sessions.h"
 
 #include "broker/rollout/drain.h"
@@ -7,6 +6,7 @@
 #include "broker/rollout/rollout.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/sorted.h"
 
 #include <stdlib.h>
 
@@ -34,7 +34,9 @@ static void forget_peer(broker_t *b, broker_peer_t *peer)
     b->ending_count -= peer->is_ending;
     pending_drop_peer(&b->pending, peer->peer);
     txn_forget_waiting(b, peer->peer);
-    HASH_DEL(b->peers, peer);
+    bool found;
+    sorted_remove(b->peers, &b->peer_count,
+                  sorted_place_number(b->peers, b->peer_count, peer->peer, broker_peer_number, &found));
     b->io.forget(b->io.self, peer->peer);
     free(peer);
 }
@@ -47,9 +49,8 @@ void sessions_end_peer(broker_t *b, broker_peer_t *peer)
 
 void sessions_forget_ending(broker_t *b)
 {
-    broker_peer_t *peer, *next;
-    HASH_ITER(hh, b->peers, peer, next)
-    if (peer->is_ending) forget_peer(b, peer);
+    for (size_t i = b->peer_count; i-- > 0;)
+        if (b->peers[i]->is_ending) forget_peer(b, b->peers[i]);
 }
 
 /* The table of connections is bounded, because any process that reaches the address may say HELLO. */
@@ -58,23 +59,22 @@ broker_peer_t *sessions_add_peer(broker_t *b, uint64_t number)
     if (b->idle_count >= BROKER_IDLE_PEERS) {
         /* ZeroMQ does not report that a command's connection has ended.  So where the table is full, the
          * connection without a session or a question that was silent for longest makes room. */
-        broker_peer_t *silent = NULL, *one, *next;
-        HASH_ITER(hh, b->peers, one, next)
-        {
-            if (one->token || (silent && one->heard_us >= silent->heard_us)) continue;
+        broker_peer_t *silent = NULL;
+        for (size_t i = 0; i < b->peer_count; i++) {
+            broker_peer_t *one = b->peers[i];
+            if (one->token || (silent && one->received_us >= silent->received_us)) continue;
             if (!pending_has_peer(&b->pending, one->peer) && !txn_has_waiting(b, one->peer)) silent = one;
         }
         if (silent) forget_peer(b, silent);
     }
-    if (HASH_COUNT(b->peers) >= LIMIT_PEERS) return NULL;
+    if (b->peer_count >= LIMIT_PEERS || !sorted_grow(&b->peers, b->peer_count, &b->peer_capacity))
+        return NULL;
     broker_peer_t *peer = calloc(1, sizeof *peer);
     if (!peer) return NULL;
     peer->peer = number;
-    HASH_ADD(hh, b->peers, peer, sizeof peer->peer, peer);
-    if (!peer->hh.tbl) {
-        free(peer);
-        return NULL;
-    }
+    bool found;
+    sorted_insert(b->peers, &b->peer_count,
+                  sorted_place_number(b->peers, b->peer_count, number, broker_peer_number, &found), peer);
     b->idle_count++;
     return peer;
 }
@@ -159,16 +159,6 @@ void sessions_note_fenced(broker_t *b, const char *name, uint64_t token, const m
     e->token = token;
 }
 
-/* Its process was killed and started again before its lease ended, as far as is known: a message of the
- * former one would say otherwise, and then it counts as fenced. */
-static void note_restarted(broker_t *b, uint64_t token, const member_t *by, instant_t now)
-{
-    event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, by->name, now);
-    events_message(e, HEDDLE_ERR_UNAVAILABLE, "its connection ended; it was started again on %s, pid %llu",
-                   by->host, (unsigned long long)by->pid);
-    e->token = token;
-}
-
 /* A new session of its name has replaced it: questions that wait for its answer must not wait any longer.  If
  * it was of another process, both get an error that says so.  A session of the same process replaces its own
  * quietly. */
@@ -182,8 +172,15 @@ static void end_replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     if (!admitted->is_fenced) return;
     const broker_peer_t *old = broker_peer(b, peer);
     sessions_send_fenced(b, &(asker_t){.peer = peer}, token, old ? old->name : by->name, by);
-    if (by->role == ROLE_WORKER && admitted->was_gone) note_restarted(b, token, by, now);
-    else sessions_note_fenced(b, old ? old->name : by->name, token, by, now);
+    if (by->role == ROLE_WORKER && admitted->was_gone) {
+        /* Its process was killed and started again before its lease ended, as far as is known: a message
+         * of the former one would say otherwise, and then it counts as fenced. */
+        event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, by->name, now);
+        events_message(e, HEDDLE_ERR_UNAVAILABLE,
+                       "its connection ended; it was started again on %s, pid %llu", by->host,
+                       (unsigned long long)by->pid);
+        e->token = token;
+    } else sessions_note_fenced(b, old ? old->name : by->name, token, by, now);
 }
 
 void sessions_note_begun(const call_t *c, const member_t *member)
@@ -277,6 +274,25 @@ void sessions_drain(broker_t *b, member_t *worker, instant_t now)
     e->token = worker->token;
     step_t step = broker_step(b, now);
     drain_begin(&step, worker);
+}
+
+/* The last heartbeat is answered once more: at the next one this broker may have ended, and another one takes
+ * what the worker restates for a drain. */
+static void send_staying(broker_t *b, const member_t *worker)
+{
+    msg_t m = {.type = MSG_HEARTBEAT_OK};
+    m.heartbeat_ok = (msg_heartbeat_ok_t){.token = worker->token, .seq = worker->beat_seq, .stays = true};
+    if (worker->beat_seq) outbox_send(b->out, worker->peer, &m);
+}
+
+int sessions_undrain(broker_t *b, member_t *worker, instant_t now, heddle_error_t *error)
+{
+    int rc;
+    if (!membership_undrain(worker, &rc, error)) return rc;
+    event_row_t *e = events_add(&b->events, EVENT_WORKER_STAYING, NULL, 0, worker->name, now);
+    e->token = worker->token;
+    send_staying(b, worker);
+    return HEDDLE_OK;
 }
 
 /* ---- it ends ---- */

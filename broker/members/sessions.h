@@ -48,6 +48,10 @@ void sessions_note_fenced(broker_t *b, const char *name, uint64_t token, const m
 
 /* The worker is to leave: it drains from now on, unless it does already. */
 void sessions_drain(broker_t *b, member_t *worker, instant_t now);
+/* It stays: rollouts that begin from now on wait for it again, and what others took over they keep.  One that
+ * does not drain stays as it is.  The answer goes to the worker at once.  REQUEST_CONFLICT: it leaves all the
+ * same. */
+int sessions_undrain(broker_t *b, member_t *worker, instant_t now, heddle_error_t *error);
 
 /* It is forgotten when the messages to it have left. */
 void sessions_end_peer(broker_t *b, broker_peer_t *peer);

@@ -7,7 +7,7 @@
 
 bool stranger_is_listed(const stranger_t *row, uint64_t now_us)
 {
-    return row->heard_us && now_us < row->heard_us + STRANGERS_US;
+    return row->received_us && now_us < row->received_us + STRANGERS_US;
 }
 
 /* The row of that id, or the one that has been silent for longest. */
@@ -17,8 +17,8 @@ static stranger_t *note(strangers_t *s, const void *id, size_t bytes, instant_t 
     stranger_t *row = NULL, *oldest = s->rows;
     memcpy(key, id, bytes < sizeof key ? bytes : sizeof key - 1);
     for (stranger_t *r = s->rows; !row && r < s->rows + STRANGERS_MAX; r++) {
-        if (r->heard_us && !memcmp(r->id, key, sizeof key)) row = r;
-        else if (r->heard_us < oldest->heard_us) oldest = r;
+        if (r->received_us && !memcmp(r->id, key, sizeof key)) row = r;
+        else if (r->received_us < oldest->received_us) oldest = r;
     }
     if (!row) {
         row = oldest;
@@ -27,20 +27,20 @@ static stranger_t *note(strangers_t *s, const void *id, size_t bytes, instant_t 
     }
     if (!stranger_is_listed(row, now.us)) row->count = 0;
     row->count++;
-    row->heard_us = now.us ? now.us : 1;
-    row->heard_ms = now.wall_ms;
+    row->received_us = now.us ? now.us : 1;
+    row->received_ms = now.wall_ms;
     return row;
 }
 
 /* A whole cluster that is misdirected must not fill the log. */
 static const char *line_of(strangers_t *s, stranger_t *row)
 {
-    if (row->logged_us && row->heard_us - row->logged_us < STRANGERS_US) return NULL;
-    if (s->logged_us && row->heard_us - s->logged_us < STRANGERS_PAUSE_US) {
+    if (row->logged_us && row->received_us - row->logged_us < STRANGERS_US) return NULL;
+    if (s->logged_us && row->received_us - s->logged_us < STRANGERS_PAUSE_US) {
         s->unlogged_count++;
         return NULL;
     }
-    s->logged_us = row->logged_us = row->heard_us;
+    s->logged_us = row->logged_us = row->received_us;
     if (!s->unlogged_count) return row->text;
     text_printf(s->line, sizeof s->line, "%s (and %llu more like it since the last line)", row->text,
                 (unsigned long long)s->unlogged_count);
@@ -83,5 +83,5 @@ const char *strangers_role(strangers_t *s, const char *public_key, const heddle_
 void strangers_forget(strangers_t *s, const char *public_key)
 {
     for (stranger_t *r = s->rows; r < s->rows + STRANGERS_MAX; r++)
-        if (r->heard_us && !strcmp(r->id, public_key)) *r = (stranger_t){0};
+        if (r->received_us && !strcmp(r->id, public_key)) *r = (stranger_t){0};
 }

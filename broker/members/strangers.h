@@ -19,10 +19,10 @@
 #define STRANGERS_US 600000000ull     /* listed so long after it came; after that it is logged again */
 #define STRANGERS_PAUSE_US 1000000ull /* between two lines of the log, about any of the table */
 
-/* heard_us 0: a free row */
+/* received_us 0: a free row */
 typedef struct {
     char id[HEDDLE_KEY_TEXT]; /* a public key, or the bytes of a process's life */
-    uint64_t count, heard_us, heard_ms, logged_us;
+    uint64_t count, received_us, received_ms, logged_us;
     bool lacks_role; /* the key is in the table, without the role that was asked for */
     char text[512];  /* for people */
 } stranger_t;

@@ -14,9 +14,7 @@
 
 /* ---- rows and stations ---- */
 
-/* Until the shape is chosen, and for good after a restart of the broker, a source has all bytes.  Which shape
- * was chosen before is not known then, and two members of which one began with the one and one with the other
- * might wait for each other in a circle. */
+/* Until the shape is chosen a source has all bytes. */
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes)
 {
     bool is_chain = shape == PLAN_CHAIN;
@@ -55,14 +53,16 @@ void plan_fini(plan_t *p)
     free(p->chain);
     free(p->places);
     free(p->torn);
-    free(p->roomy);
+    for (size_t i = 0; i < 2; i++) free(p->roomy[i].stations);
     *p = (plan_t){0};
 }
 
-static int order_token(const void *row, const void *token)
+static uint64_t token_of(const void *row) { return ((const plan_row_t *)row)->token; }
+
+/* Index of the row, or where it belongs. */
+static size_t place_of(const plan_t *p, uint64_t token, bool *ret_found)
 {
-    uint64_t a = ((const plan_row_t *)row)->token, b = *(const uint64_t *)token;
-    return (a > b) - (a < b);
+    return sorted_place_number(p->rows, p->count, token, token_of, ret_found);
 }
 
 static int order_place(const void *station, const void *place)
@@ -74,7 +74,8 @@ static int order_place(const void *station, const void *place)
 int plan_key_order(const plan_key_t *a, const plan_key_t *b)
 {
     if (a->wave != b->wave) return a->wave < b->wave ? -1 : 1;
-    if (a->text[0] == b->text[0] && a->blamed_ms != b->blamed_ms) return a->blamed_ms < b->blamed_ms ? -1 : 1;
+    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+    if (a->blamed_ms != b->blamed_ms) return a->blamed_ms < b->blamed_ms ? -1 : 1;
     int order = strcmp(a->text, b->text);
     return order ? order : (a->token > b->token) - (a->token < b->token);
 }
@@ -91,7 +92,7 @@ static int order_station(const void *station, const void *key)
 
 plan_row_t *plan_row(const plan_t *p, uint64_t token)
 {
-    return sorted_find(p->rows, p->count, &token, order_token);
+    return sorted_find_number(p->rows, p->count, token, token_of);
 }
 
 plan_station_t *plan_place(const plan_t *p, uint64_t place)
@@ -110,12 +111,11 @@ size_t plan_station_index(const plan_t *p, const plan_station_t *station)
 static char *key_text(const plan_member_t *m)
 {
     size_t zone_bytes = strlen(m->zone), name_bytes = strlen(m->name) + 1;
-    char *text = malloc(1 + zone_bytes + 1 + name_bytes);
+    char *text = malloc(zone_bytes + 1 + name_bytes);
     if (!text) return NULL;
-    text[0] = m->is_leaf ? '2' : m->is_limited ? '1' : '0';
-    memcpy(text + 1, m->zone, zone_bytes);
-    text[1 + zone_bytes] = '\x01';
-    memcpy(text + 2 + zone_bytes, m->name, name_bytes);
+    memcpy(text, m->zone, zone_bytes);
+    text[zone_bytes] = '\x01';
+    memcpy(text + zone_bytes + 1, m->name, name_bytes);
     return text;
 }
 
@@ -131,10 +131,14 @@ static bool grow_chain(plan_t *p)
     size_t before = p->station_capacity;
     if (!sorted_grow(&p->chain, p->station_count, &p->station_capacity)) return false;
     if (p->station_capacity == before) return true;
-    plan_station_t **roomy = realloc(p->roomy, p->station_capacity * sizeof *roomy);
-    if (roomy) p->roomy = roomy;
-    else p->station_capacity = before;
-    return roomy != NULL;
+    bool is_grown = true;
+    for (size_t i = 0; i < 2; i++) {
+        plan_station_t **grown = realloc(p->roomy[i].stations, p->station_capacity * sizeof *grown);
+        if (grown) p->roomy[i].stations = grown;
+        is_grown &= grown != NULL;
+    }
+    if (!is_grown) p->station_capacity = before;
+    return is_grown;
 }
 
 static plan_station_t *add_station(plan_t *p, uint64_t place, const plan_key_t *key)
@@ -158,13 +162,22 @@ static plan_station_t *add_station(plan_t *p, uint64_t place, const plan_key_t *
     return station;
 }
 
+static void forget_room(plan_t *p, plan_station_t *station)
+{
+    for (plan_roomy_t *roomy = p->roomy; roomy < p->roomy + 2 && station->is_roomy; roomy++)
+        for (size_t i = 0; i < roomy->count && station->is_roomy; i++) {
+            if (roomy->stations[i] != station) continue;
+            roomy->stations[i] = roomy->stations[--roomy->count];
+            station->is_roomy = false;
+        }
+}
+
 static void remove_station(plan_t *p, plan_station_t *station)
 {
     plan_station_t **at = &p->woken;
     while (*at && *at != station) at = &(*at)->next;
     if (*at) *at = station->next;
-    for (size_t i = 0; station->is_roomy; i++)
-        if (p->roomy[i] == station) p->roomy[i] = p->roomy[--p->roomy_count], station->is_roomy = false;
+    forget_room(p, station);
     sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
     bool found;
     if (station->place)
@@ -189,12 +202,19 @@ static bool move_station(plan_t *p, plan_station_t *station, const plan_key_t *k
 bool plan_add(plan_t *p, const plan_member_t *m)
 {
     bool found;
-    size_t at = sorted_place(p->rows, p->count, &m->token, order_token, &found);
+    size_t at = place_of(p, m->token, &found);
     if (found) return true;
     plan_row_t *row = calloc(1, sizeof *row);
     plan_station_t *station = plan_place(p, m->place);
     bool is_new = !station;
-    if (row) row->key = (plan_key_t){p->is_begun ? ++p->wave : 0, m->blamed_ms, key_text(m), m->token};
+    if (row)
+        row->key = (plan_key_t){.wave = p->is_begun ? ++p->wave : 0,
+                                .rank = m->is_last_resort ? PLAN_LAST_RESORT
+                                        : m->is_limited   ? PLAN_LIMITED
+                                                          : PLAN_NORMAL,
+                                .blamed_ms = m->blamed_ms,
+                                .text = key_text(m),
+                                .token = m->token};
     /* Each row may become a source, or be torn: there is room for that from now on, so that what happens
      * later cannot fail. */
     bool ok = row && row->key.text && sorted_grow(&p->rows, p->count, &p->capacity) &&
@@ -216,21 +236,23 @@ bool plan_add(plan_t *p, const plan_member_t *m)
     sorted_insert(station->rows, &station->count,
                   sorted_place(station->rows, station->count, &row->key, order_row, &found), row);
     station->first_woken = 0;
+    p->last_resort_count += plan_row_is_last_resort(row);
     return true;
 }
 
 /* ---- lists that name a row ---- */
 
-uint32_t plan_station_load(const plan_station_t *station)
-{
-    uint32_t load = 0;
-    for (size_t i = 0; i < station->count; i++) load += station->rows[i]->load;
-    return load;
-}
-
 bool plan_serves(const plan_t *p, const plan_row_t *row)
 {
     return row->has != PLAN_PARTS || (p->shape != PLAN_STAR && row->fetch == PLAN_FETCHING);
+}
+
+/* Where those before it have gone the worker turns to it by itself. */
+uint64_t plan_asked(const plan_t *p, const uint64_t *tokens, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (plan_row(p, tokens[i]) || (tokens[i] && tokens[i] == plan_server(p))) return tokens[i];
+    return 0;
 }
 
 static bool names(const plan_row_t *row, uint64_t token)
@@ -285,47 +307,65 @@ static void to_tail(plan_t *p, plan_station_t *station)
         if (station->rows[i]->has != PLAN_WHOLE) tear(p, station->rows[i]);
     sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
     station->key.wave = ++p->wave;
+    station->number = 0;
     insert_station(p, station);
 }
 
 /* Stations that may serve more are found without a look at all of them.  Those that may not any more are left
- * out where they are found. */
+ * out where they are found.  Those that may serve limited ones alone stand apart, or many of them would hide
+ * the others. */
 static void note_room(plan_t *p, plan_station_t *station)
 {
     if (p->shape != PLAN_TWO_TREE || station->is_roomy) return;
+    plan_roomy_t *roomy = &p->roomy[plan_station_is_limited(station)];
     station->is_roomy = true;
-    p->roomy[p->roomy_count++] = station;
+    roomy->stations[roomy->count++] = station;
 }
 
-/* Of the first ones, which are looked at: those that may serve no more than they do are roomy no longer. */
+/* One of its rows may serve others.  A last resort does not, and is noted with a row that does. */
+static bool may_serve_more(const plan_t *p, const plan_station_t *station)
+{
+    bool may_serve = false;
+    for (size_t k = 0; k < station->count && !may_serve; k++)
+        may_serve = plan_serves(p, station->rows[k]) && !plan_row_is_last_resort(station->rows[k]);
+    return may_serve && station->load < PLAN_HALVES;
+}
+
+/* Of the first ones, which are looked at: those that may serve no more than they do are roomy no longer.  One
+ * that has become limited, or is so no more, goes where it belongs. */
 static void tidy_roomy(plan_t *p)
 {
-    for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES;) {
-        plan_station_t *station = p->roomy[i];
-        bool may_serve = false;
-        for (size_t k = 0; k < station->count; k++) may_serve |= plan_serves(p, station->rows[k]);
-        if (may_serve && plan_station_load(station) < PLAN_HALVES) {
-            i++;
-            continue;
+    for (size_t of_limited = 0; of_limited < 2; of_limited++) {
+        plan_roomy_t *roomy = &p->roomy[of_limited];
+        for (size_t i = 0; i < roomy->count && i < PLAN_CANDIDATES;) {
+            plan_station_t *station = roomy->stations[i];
+            bool may_serve = may_serve_more(p, station),
+                 is_here = plan_station_is_limited(station) == of_limited;
+            if (may_serve && is_here) {
+                i++;
+                continue;
+            }
+            station->is_roomy = false;
+            roomy->stations[i] = roomy->stations[--roomy->count];
+            if (may_serve) note_room(p, station);
         }
-        station->is_roomy = false;
-        p->roomy[i] = p->roomy[--p->roomy_count];
     }
 }
 
-/* One that was put last is counted as before: it may have been blamed wrongly and take as much as any, and
- * what is taken off a load is what was put on. */
+/* One that was blamed is counted as others are: that may have been wrong, and it takes as much as any; and
+ * what is taken off a load is what was put on.  So is a last resort, which gives nothing and takes all. */
 static bool takes_little(const plan_station_t *station)
 {
-    return plan_station_is_limited(station) && !station->is_put_last;
+    return station->key.rank == PLAN_LIMITED && !plan_station_is_blamed(station);
 }
 
-/* What the first source of a list sends, in halves of the chunks: its load.  A station with a limited rate
- * takes next to nothing from one without, and so does one that is stuck.  `source` NULL: it is the
- * publisher. */
+/* What the first source of a list sends, in halves of the chunks: its load; of a star, in lists.  In trees
+ * a station with a limited rate takes next to nothing from one without, and so does one that is stuck.
+ * `source` NULL: it is the publisher. */
 static uint32_t weight(const plan_t *p, const plan_row_t *row, const plan_row_t *source)
 {
-    if (p->shape != PLAN_TWO_TREE) return 1;
+    if (p->shape == PLAN_STAR) return 1;
+    if (p->shape == PLAN_CHAIN) return row->half ? 1 : PLAN_HALVES;
     bool is_for_little = takes_little(row->station) && !(source && takes_little(source->station));
     if (row->fetch == PLAN_STUCK || is_for_little) return 0;
     return row->half ? 1 : PLAN_HALVES;
@@ -344,18 +384,21 @@ static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens
 {
     for (uint32_t i = 0; i < count; i++) {
         plan_row_t *source = plan_row(p, tokens[i]);
-        if (!source && !i && tokens[i] == p->publisher) charge_publisher(p, row, is_fetching);
+        if (!source && !i && tokens[i] == plan_server(p)) charge_publisher(p, row, is_fetching);
         if (!source) continue; /* the publisher, or it is gone */
         bool is_counted = tokens == row->others && has_number(row->sources, row->source_count, tokens[i]);
         uint32_t load = i ? 0 : weight(p, row, source);
         if (is_fetching) {
             source->named += !is_counted;
             source->load += load;
+            source->station->load += load;
             continue;
         }
         /* Less, where it was taken out meanwhile, and takes part again. */
+        uint32_t less = load < source->load ? load : source->load;
         source->named -= source->named && !is_counted;
-        source->load -= load < source->load ? load : source->load;
+        source->load -= less;
+        source->station->load -= less;
         if (load) note_room(p, source->station);
     }
 }
@@ -371,6 +414,7 @@ static void charge(plan_t *p, const plan_row_t *row, bool is_fetching)
 /* ---- fetches ---- */
 
 static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch);
+static void arrange(plan_t *p);
 
 /* Those that wait in the place look again for what to do.  True: some do. */
 static bool wake(plan_t *p, const plan_station_t *station)
@@ -403,7 +447,9 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     bool has_woken = has_ended && wake(p, row->station);
     row->fetch = fetch;
     if (fetch == PLAN_FETCHING) note_room(p, row->station);
-    if (served && !plan_serves(p, row)) tear(p, row);
+    /* One that is stuck is named where there is no other one. */
+    bool was_named = served || (was == PLAN_STUCK && fetch != PLAN_STUCK);
+    if (was_named && !plan_serves(p, row)) tear(p, row);
     if (has_woken && row->has != PLAN_WHOLE) to_tail(p, row->station);
 }
 
@@ -449,7 +495,7 @@ void plan_stuck(plan_t *p, uint64_t token)
 /* The row of the station that fetches, where it was put last; NULL: none. */
 static plan_row_t *put_last_of(const plan_station_t *station)
 {
-    for (size_t i = 0; station->is_last && i < station->count; i++)
+    for (size_t i = 0; station->put_last && i < station->count; i++)
         if (station->rows[i]->fetch >= PLAN_FETCHING) return station->rows[i];
     return NULL;
 }
@@ -468,7 +514,7 @@ uint64_t plan_put_last(const plan_t *p, size_t i)
  * as they need, and none sends more than all bytes. */
 static void put_last(plan_t *p, plan_station_t *station)
 {
-    station->is_last = true;
+    station->put_last = PUT_LAST_LIMITED;
     for (size_t at = 0; at < p->station_count; at++) {
         plan_row_t *row = put_last_of(p->chain[at]);
         if (!row) continue;
@@ -477,18 +523,20 @@ static void put_last(plan_t *p, plan_station_t *station)
     }
     to_tail(p, station);
     for (size_t at = 0; p->chain[at] != station;)
-        if (p->chain[at]->is_last) to_tail(p, p->chain[at]);
+        if (p->chain[at]->put_last) to_tail(p, p->chain[at]);
         else at++;
     /* It fetches from those that come last, too, as it will in the next version. */
-    station->is_put_last |= !plan_station_is_limited(station);
-    if (station->is_put_last) station->key.text[0] = '1';
+    if (plan_station_is_limited(station)) return;
+    station->put_last = PUT_LAST_DEMOTED;
+    station->key.rank = PLAN_LIMITED;
 }
 
 bool plan_demote(plan_t *p, uint64_t token)
 {
+    arrange(p);
     plan_row_t *row = plan_row(p, token);
     if (!row) return false;
-    bool is_put_last = row->fetch >= PLAN_FETCHING && p->is_begun && !row->station->is_last;
+    bool is_put_last = row->fetch >= PLAN_FETCHING && p->is_begun && !row->station->put_last;
     if (is_put_last) put_last(p, row->station);
     if (row->has != PLAN_WHOLE) return is_put_last;
     row->is_demoted = true;
@@ -511,12 +559,36 @@ void plan_loads(plan_t *p, uint64_t token, bool is_loading)
     else if (!plan_serves(p, row)) tear(p, row);
 }
 
-void plan_publisher(plan_t *p, uint64_t token, uint64_t place)
+static size_t missing_of(const plan_t *p, const uint64_t *tokens, uint32_t count)
 {
-    if (token != p->publisher) p->publisher_load = 0;
-    p->publisher = token;
-    p->publisher_place = token ? place : 0;
-    wake(p, plan_place(p, p->publisher_place));
+    size_t missing = 0;
+    for (uint32_t i = 0; i < count; i++) missing += tokens[i] != plan_server(p) && !plan_row(p, tokens[i]);
+    return missing;
+}
+
+/* Lists that name it stay while it is away, and while it moves. */
+static void count_publisher(plan_t *p)
+{
+    uint64_t server = plan_server(p);
+    p->publisher_load = 0;
+    p->missing_count = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        const plan_row_t *row = p->rows[i];
+        if (row->fetch < PLAN_FETCHING) continue;
+        if (server && row->source_count && row->sources[0] == server) charge_publisher(p, row, true);
+        if (server && row->other_count && row->others[0] == server) charge_publisher(p, row, true);
+        if (p->order == ORDER_OF_KEYS) continue;
+        p->missing_count += missing_of(p, row->sources, row->source_count);
+        p->missing_count += missing_of(p, row->others, row->other_count);
+    }
+}
+
+void plan_publisher(plan_t *p, uint64_t token, publisher_state_t state, uint64_t place)
+{
+    uint64_t server = plan_server(p), former_place = p->publisher.place;
+    p->publisher = (plan_publisher_t){state, token, place};
+    if (plan_server(p) != server || place != former_place) count_publisher(p);
+    if (plan_server(p)) wake(p, plan_place(p, place));
 }
 
 /* A member that has all of the bytes, or has lost them, fetches no more. */
@@ -537,7 +609,7 @@ void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate)
 bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
 {
     bool found;
-    size_t at = sorted_place(p->rows, p->count, &token, order_token, &found);
+    size_t at = place_of(p, token, &found);
     if (!found) return false;
     plan_row_t *row = p->rows[at];
     naming_t n = naming(p, row);
@@ -553,18 +625,182 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
     sorted_remove(p->rows, &p->count, at);
     row->token = new_token;
     if (had_all) tear(p, row);
-    sorted_insert(p->rows, &p->count, sorted_place(p->rows, p->count, &new_token, order_token, &found), row);
+    sorted_insert(p->rows, &p->count, place_of(p, new_token, &found), row);
     return true;
+}
+
+/* Two trees are laid over members none of which has bytes. */
+void plan_resume(plan_t *p)
+{
+    p->shape = plan_shape_choose(p, 0);
+    p->is_begun = true;
+}
+
+/* Others may fetch from it, as from any that was there when the rollout began. */
+static void to_front(plan_t *p, plan_station_t *station)
+{
+    if (!station->key.wave) return;
+    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    station->key.wave = 0;
+    insert_station(p, station);
+}
+
+void plan_restore(plan_t *p, uint64_t token, const plan_lists_t *lists)
+{
+    plan_row_t *row = plan_row(p, token);
+    if (!row || row->fetch >= PLAN_FETCHING || row->has != PLAN_PARTS) return;
+    p->order = ORDER_UNKNOWN;
+    to_front(p, row->station);
+    row->half = lists->half;
+    row->source_count = lists->source_count;
+    row->other_count = lists->other_count;
+    memcpy(row->sources, lists->sources, sizeof row->sources);
+    memcpy(row->others, lists->others, sizeof row->others);
+    p->missing_count += missing_of(p, row->sources, row->source_count);
+    p->missing_count += missing_of(p, row->others, row->other_count);
+    set_fetch(p, row, PLAN_FETCHING);
+    charge(p, row, true);
+}
+
+/* Returns how many were. */
+static size_t replace(uint64_t *tokens, uint32_t count, uint64_t token, uint64_t new_token)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tokens[i] == token) return tokens[i] = new_token, 1;
+    return 0;
+}
+
+/* A worker renews its row as it comes back within one start of the broker (plan_renew).  The publisher has
+ * none, and so any list may name a former session of it.  What takes part has no other name. */
+void plan_came_back(plan_t *p, uint64_t former_token, uint64_t token)
+{
+    bool is_publisher = token == plan_server(p);
+    if (!former_token || former_token == token || plan_row(p, former_token)) return;
+    for (size_t i = 0; (p->missing_count || is_publisher) && i < p->count; i++) {
+        plan_row_t *row = p->rows[i];
+        if (row->fetch < PLAN_FETCHING || !names(row, former_token)) continue;
+        charge(p, row, false);
+        size_t renamed = replace(row->sources, row->source_count, former_token, token) +
+                         replace(row->others, row->other_count, former_token, token);
+        charge(p, row, true);
+        if (p->order == ORDER_OF_KEYS) continue;
+        p->missing_count -= renamed;
+        p->order = ORDER_UNKNOWN;
+    }
+}
+
+/* The shape that most of the lists are of.  Last resorts have halves in a chain, too. */
+static void take_shape(plan_t *p)
+{
+    size_t fetching = 0, halves = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        if (plan_station_is_last_resort(p->rows[i]->station)) continue;
+        fetching += p->rows[i]->fetch >= PLAN_FETCHING;
+        halves += p->rows[i]->fetch >= PLAN_FETCHING && p->rows[i]->half;
+    }
+    plan_shape_t shape = halves * 2 > fetching ? PLAN_TWO_TREE : PLAN_CHAIN;
+    if (p->shape == PLAN_STAR || p->shape == shape) return;
+    for (size_t i = 0; i < p->count; i++)
+        if (p->rows[i]->fetch >= PLAN_FETCHING) charge(p, p->rows[i], false);
+    p->shape = shape;
+    for (size_t i = 0; i < p->count; i++)
+        if (p->rows[i]->fetch >= PLAN_FETCHING) charge(p, p->rows[i], true);
+    for (size_t i = 0; i < p->station_count; i++) note_room(p, p->chain[i]);
+}
+
+/* A source that the row reads from, and that is not behind it as far as was seen. */
+static plan_row_t *unseen_parent(const plan_t *p, const plan_row_t *row)
+{
+    plan_row_t *first = plan_row(p, plan_asked(p, row->sources, row->source_count));
+    plan_row_t *other = plan_row(p, plan_asked(p, row->others, row->other_count));
+    if (first && !first->depth) return first;
+    return other && !other->depth ? other : NULL;
+}
+
+static uint32_t depth_of(const plan_t *p, const uint64_t *tokens, uint32_t count)
+{
+    const plan_row_t *parent = plan_row(p, plan_asked(p, tokens, count));
+    return parent && parent->depth != UINT32_MAX ? parent->depth : 0;
+}
+
+/* All that its lists name have gone. */
+static bool is_orphan(const plan_t *p, const plan_row_t *row)
+{
+    uint32_t count = row->source_count + row->other_count;
+    return count &&
+           missing_of(p, row->sources, row->source_count) + missing_of(p, row->others, row->other_count) ==
+               count;
+}
+
+/* How many sources are before it; UINT32_MAX while that is looked for.  An orphan is behind all that are not
+ * behind one, and behind the orphans that were found before: it will fetch from the last of those, which
+ * serves no other.  `stack` has room for all rows. */
+static void find_depth(const plan_t *p, plan_row_t *row, plan_row_t **stack, uint32_t *orphans)
+{
+    size_t used = 0;
+    for (stack[used++] = row; used;) {
+        row = stack[used - 1];
+        bool is_fetching = row->fetch >= PLAN_FETCHING && row->has == PLAN_PARTS;
+        row->depth = UINT32_MAX;
+        plan_row_t *parent = is_fetching ? unseen_parent(p, row) : NULL;
+        if (parent) {
+            stack[used++] = parent;
+            continue;
+        }
+        uint32_t first = is_fetching ? depth_of(p, row->sources, row->source_count) : 0;
+        uint32_t other = is_fetching ? depth_of(p, row->others, row->other_count) : 0;
+        row->depth = 1 + (first > other ? first : other);
+        if (is_fetching && is_orphan(p, row)) row->depth += ++*orphans * (uint32_t)p->count;
+        used--;
+    }
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return plan_key_order(&(*(plan_station_t *const *)a)->key, &(*(plan_station_t *const *)b)->key);
+}
+
+static bool has_no_list(const plan_station_t *station)
+{
+    const plan_row_t *head = plan_shape_head(station);
+    return head->fetch < PLAN_FETCHING && head->has != PLAN_WHOLE;
+}
+
+/* Restored lists say which station is before which: that is the order of the chain, whatever it is by name.
+ * Those that wait for a list are behind all.  Without memory it is left as it is, and tried again. */
+static void arrange(plan_t *p)
+{
+    if (p->order != ORDER_UNKNOWN) return;
+    plan_row_t **stack = malloc((p->count + 1) * sizeof(plan_row_t *));
+    if (!stack) return;
+    p->order = ORDER_OF_LISTS;
+    take_shape(p);
+    for (size_t i = 0; i < p->count; i++) p->rows[i]->depth = 0;
+    uint32_t orphans = 0;
+    for (size_t i = 0; i < p->station_count; i++)
+        for (size_t k = 0; k < p->chain[i]->count; k++)
+            if (!p->chain[i]->rows[k]->depth) find_depth(p, p->chain[i]->rows[k], stack, &orphans);
+    free(stack);
+    for (size_t i = 0; i < p->station_count && p->shape == PLAN_CHAIN; i++) {
+        uint32_t wave = plan_shape_head(p->chain[i])->depth - 1;
+        if (has_no_list(p->chain[i])) continue;
+        p->chain[i]->key.wave = wave;
+        if (wave > p->wave) p->wave = wave;
+    }
+    for (size_t i = 0; i < p->station_count && p->shape == PLAN_CHAIN; i++)
+        if (has_no_list(p->chain[i])) p->chain[i]->key.wave = ++p->wave;
+    if (p->shape == PLAN_CHAIN && p->station_count)
+        qsort(p->chain, p->station_count, sizeof(plan_station_t *), by_key);
 }
 
 void plan_remove(plan_t *p, uint64_t token)
 {
     bool found;
-    size_t at = sorted_place(p->rows, p->count, &token, order_token, &found);
+    size_t at = place_of(p, token, &found);
     if (!found) return;
     plan_row_t *row = p->rows[at];
     plan_station_t *station = row->station;
-    if (row->has == PLAN_LOADING) row->has = PLAN_PARTS;
+    plan_loads(p, token, false);
     plan_have(p, token, false, 0);
     for (size_t i = 0; row->is_torn; i++)
         if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
@@ -572,6 +808,10 @@ void plan_remove(plan_t *p, uint64_t token)
     sorted_remove(station->rows, &station->count,
                   sorted_place(station->rows, station->count, &row->key, order_row, &found));
     station->first_woken = 0;
+    station->load -= row->load;
+    /* Restored lists name it in both halves at most, and it may come back. */
+    if (p->order != ORDER_OF_KEYS) p->missing_count += PLAN_HALVES * row->named;
+    p->last_resort_count -= plan_row_is_last_resort(row);
     free_row(row);
     if (!station->count) remove_station(p, station);
 }
@@ -584,12 +824,35 @@ bool plan_is_first(const plan_t *p, uint64_t token)
 
 /* ---- one fetches for its place ---- */
 
-/* The row that fetches for the others of the place; NULL: none. */
-static const plan_row_t *fetcher_of(const plan_station_t *station)
+/* The source is of another place than the row: the bytes come over the network. */
+static bool is_afar(const plan_t *p, const plan_row_t *row, uint64_t token)
 {
-    for (size_t i = 0; station->place && i < station->count; i++)
-        if (station->rows[i]->fetch == PLAN_FETCHING) return station->rows[i];
-    return NULL;
+    const plan_row_t *source = plan_row(p, token);
+    if (source) return source->station != row->station;
+    return token && !plan_is_publishers_place(p, row->station->place);
+}
+
+static bool fetches_from_afar(const plan_t *p, const plan_row_t *row)
+{
+    return is_afar(p, row, plan_asked(p, row->sources, row->source_count)) ||
+           is_afar(p, row, plan_asked(p, row->others, row->other_count));
+}
+
+/* The row that fetches for the others of the place: as a rule there is one; beside those that read from the
+ * memory of another one of the place, it is the one that fetches over the network.  The asker is that only
+ * where no other one does: it may have turned to another place by itself, as what it read from has gone.
+ * NULL: none. */
+static const plan_row_t *fetcher_of(const plan_t *p, const plan_station_t *station, const plan_row_t *asker)
+{
+    const plan_row_t *first = NULL;
+    for (size_t i = 0; station->place && i < station->count; i++) {
+        const plan_row_t *row = station->rows[i];
+        if (row->fetch != PLAN_FETCHING) continue;
+        bool is_from_afar = fetches_from_afar(p, row);
+        if (is_from_afar && row != asker) return row;
+        if (is_from_afar || !first) first = row;
+    }
+    return first;
 }
 
 /* One of its place can give the member the version without a network. */
@@ -597,7 +860,7 @@ static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_as
 {
     const plan_station_t *station = row->station;
     if (plan_is_publishers_place(p, station->place) &&
-        !has_number(asker->lost, asker->lost_count, p->publisher))
+        !has_number(asker->lost, asker->lost_count, plan_server(p)))
         return true;
     for (size_t i = 0; i < station->count; i++) {
         const plan_row_t *other = station->rows[i];
@@ -605,6 +868,13 @@ static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_as
         if (other != row && has_it && !has_number(asker->lost, asker->lost_count, other->token)) return true;
     }
     return false;
+}
+
+bool plan_is_idle(const plan_t *p)
+{
+    bool is_idle = true;
+    for (size_t i = 0; i < p->count; i++) is_idle &= p->rows[i]->fetch < PLAN_FETCHING;
+    return is_idle;
 }
 
 bool plan_fetches(const plan_t *p, uint64_t token)
@@ -648,7 +918,7 @@ bool plan_is_at_place(const plan_t *p, uint64_t place)
 uint64_t plan_waits_for(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;
-    const plan_row_t *fetcher = row && row->fetch == PLAN_WAITING ? fetcher_of(row->station) : NULL;
+    const plan_row_t *fetcher = row && row->fetch == PLAN_WAITING ? fetcher_of(p, row->station, NULL) : NULL;
     return fetcher ? fetcher->token : 0;
 }
 
@@ -670,6 +940,15 @@ uint64_t plan_next_woken(plan_t *p)
 
 void plan_begin(plan_t *p) { p->is_begun = true; }
 
+/* No list has to be kept, and the order is that of names again. */
+void plan_begin_anew(plan_t *p)
+{
+    p->is_begun = false;
+    p->wave = 0;
+    for (size_t i = 0; i < p->station_count; i++) p->chain[i]->key.wave = 0;
+    if (p->station_count) qsort(p->chain, p->station_count, sizeof(plan_station_t *), by_key);
+}
+
 /* The trees are laid over the stations, in the order of the chain. */
 static void lay_trees(plan_t *p, plan_station_t **stations, size_t count)
 {
@@ -688,13 +967,17 @@ void plan_make_all(plan_t *p)
     size_t count = plan_shape_stations(p, NULL);
     plan_shape_t shape = p->is_begun ? plan_shape_choose(p, count) : p->shape;
     plan_station_t **stations = shape == PLAN_TWO_TREE ? calloc(count, sizeof(plan_station_t *)) : NULL;
-    p->shape = shape == PLAN_TWO_TREE && !stations ? PLAN_CHAIN : shape;
-    if (stations) {
-        plan_shape_stations(p, stations);
+    if (stations) plan_shape_stations(p, stations);
+    uint64_t looks = stations ? plan_shape_number(stations, count) : 0;
+    bool has_turns = looks > 0;
+    p->looks += looks;
+    p->shape = shape == PLAN_TWO_TREE && !has_turns ? PLAN_CHAIN : shape;
+    if (has_turns) {
+        p->tree_count = count;
         lay_trees(p, stations, count);
         tidy_roomy(p);
-        free(stations);
     }
+    free(stations);
     for (size_t i = 0; i < p->station_count; i++)
         for (size_t k = 0; k < p->chain[i]->count; k++)
             if (p->chain[i]->rows[k]->has != PLAN_WHOLE) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
@@ -711,11 +994,12 @@ static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
  * fetched, and has no source now, may still have bytes that others lack. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
 {
+    arrange(p);
     plan_row_t *row = plan_row(p, token);
     if (!row) return 0;
     if (row->fetch >= PLAN_FETCHING) charge(p, row, false);
     plan_asker_t asker = {token, row->station->place, lost, lost_count};
-    const plan_row_t *fetcher = fetcher_of(row->station);
+    const plan_row_t *fetcher = fetcher_of(p, row->station, row);
     if (fetcher && fetcher != row && !is_served_here(p, row, &asker)) {
         row->source_count = row->other_count = 0;
         set_fetch(p, row, PLAN_WAITING);
@@ -740,7 +1024,7 @@ static bool is_followed(const plan_t *p, const plan_station_t *station)
         if (other == station || plan_is_publishers_place(p, other->place)) continue;
         for (size_t k = 0; k < other->count; k++) {
             const plan_row_t *row = other->rows[k];
-            if (row->fetch == PLAN_FETCHING && !row->is_cut_off && !plan_row_is_leaf(row)) return true;
+            if (row->fetch == PLAN_FETCHING && !row->is_cut_off && !plan_row_is_last_resort(row)) return true;
         }
     }
     return false;
@@ -754,11 +1038,13 @@ static bool is_all(const uint64_t *tokens, uint32_t count, uint64_t token)
 /* Once in a rollout, so that the heads do not go round where the publisher itself stands still. */
 void plan_give_way(plan_t *p, uint64_t token)
 {
+    arrange(p);
     const plan_row_t *row = plan_row(p, token);
     if (!row || row->fetch != PLAN_FETCHING || row->is_cut_off || p->shape == PLAN_STAR) return;
     plan_station_t *station = row->station;
-    bool is_head = p->publisher && (is_all(row->sources, row->source_count, p->publisher) ||
-                                    is_all(row->others, row->other_count, p->publisher));
+    uint64_t server = plan_server(p);
+    bool is_head = server && (is_all(row->sources, row->source_count, server) ||
+                              is_all(row->others, row->other_count, server));
     bool may_go = is_head && !station->key.wave && !plan_is_publishers_place(p, station->place);
     if (may_go && is_followed(p, station)) to_tail(p, station);
 }
@@ -768,26 +1054,31 @@ void plan_give_way(plan_t *p, uint64_t token)
 static bool is_left(const plan_t *p, const uint64_t *before, uint32_t before_count, const uint64_t *tokens,
                     uint32_t count)
 {
-    if (!before_count || before[0] != p->publisher) return true;
+    if (!before_count || before[0] != plan_server(p)) return true;
     const plan_row_t *first = count ? plan_row(p, tokens[0]) : NULL;
     return first && first->has == PLAN_WHOLE && !plan_station_is_limited(first->station);
 }
 
 bool plan_leave_publisher(plan_t *p, uint64_t token)
 {
-    plan_row_t *row = p->publisher && p->source_count ? plan_row(p, token) : NULL;
+    arrange(p);
+    uint64_t server = plan_server(p);
+    plan_row_t *row = server && p->source_count ? plan_row(p, token) : NULL;
     if (!row || row->fetch < PLAN_FETCHING || p->shape == PLAN_STAR || row->is_cut_off ||
         plan_is_publishers_place(p, row->station->place))
         return false;
-    bool is_of_it = (row->source_count && row->sources[0] == p->publisher) ||
-                    (row->other_count && row->others[0] == p->publisher);
+    bool is_of_it =
+        (row->source_count && row->sources[0] == server) || (row->other_count && row->others[0] == server);
     if (!is_of_it) return false;
     const plan_row_t before = *row;
-    plan_asker_t asker = {token, row->station->place, &p->publisher, 1};
+    plan_asker_t asker = {token, row->station->place, &server, 1};
     charge(p, row, false);
     make_lists(p, row, &asker);
     bool has_left = is_left(p, before.sources, before.source_count, row->sources, row->source_count) &&
                     is_left(p, before.others, before.other_count, row->others, row->other_count);
+    /* It has all bytes, and is there where the other one goes. */
+    if (has_left && row->source_count == 1) row->sources[row->source_count++] = server;
+    if (has_left && row->other_count == 1) row->others[row->other_count++] = server;
     if (!has_left) {
         memcpy(row->sources, before.sources, sizeof before.sources);
         memcpy(row->others, before.others, sizeof before.others);
@@ -802,24 +1093,31 @@ bool plan_leave_publisher(plan_t *p, uint64_t token)
 /* Those that were put last leave the choice of what has room to the others. */
 uint64_t plan_next_torn(plan_t *p)
 {
+    arrange(p);
     while (p->torn_count) {
-        size_t at = p->torn_count - 1;
-        while (at > 0 && p->torn[at]->station->is_last) at--;
-        plan_row_t *row = p->torn[at];
-        p->torn[at] = p->torn[--p->torn_count];
+        plan_row_t *row = p->torn[--p->torn_count];
         row->is_torn = false;
         if (row->fetch >= PLAN_FETCHING && plan_sources_is_torn(p, row)) return row->token;
     }
     return 0;
 }
 
+/* What was in the memory of its place is gone: one of those that held it there fetches, and the others
+ * wait, so that one copy comes over the network. */
 void plan_mend(plan_t *p, uint64_t token)
 {
+    arrange(p);
     plan_row_t *row = plan_row(p, token);
     if (!row) return;
     plan_asker_t asker = {.token = token, .place = row->station->place};
+    const plan_row_t *fetcher = fetcher_of(p, row->station, row);
+    if (fetcher && fetcher != row && row->fetch == PLAN_FETCHING && !is_served_here(p, row, &asker)) {
+        plan_make(p, token, NULL, 0);
+        return;
+    }
     charge(p, row, false);
-    if (row->half) make_lists(p, row, &asker);
+    bool is_spread = p->shape == PLAN_CHAIN && plan_station_is_last_resort(row->station);
+    if (row->half || is_spread) make_lists(p, row, &asker);
     else plan_sources_mend(p, row, &asker);
     charge(p, row, true);
 }

@@ -2,7 +2,7 @@
 /* broker/plan/plan.h (PURE): from where each member fetches one version.
  *
  * Members of one place can hold each other's memory instead of a copy; the bytes cross the network once for a
- * place.  The places of a version, and each member without one, are the stations of a chain:
+ * place.  The places of a version, and each member without one, are the *stations* of a chain:
  *
  *   publisher ──► station 1 ──► station 2 ──► station 3 ──► ...
  *                 head ──► the others of its place, when the head has all bytes
@@ -15,14 +15,21 @@
  * circle.
  *
  * The order of the stations is that of zones and names, which outlive sessions and restarts: connections stay
- * warm from version to version.  Members with a limited rate, and slow ones, come last, those that were
- * blamed last behind all: an earlier one may be well again, and is not to wait for them.  Behind these are
- * the leaves, which other places fetch from only where nothing else has the bytes.  When the rollout has
- * begun (plan_begin), a new station goes to the tail, and the list of no other member changes.  The
- * publisher's own place has its bytes without a network, and is no station while the publisher serves.
+ * warm from version to version.  After normal members come those with a limited rate, and slow ones, and
+ * after these those that were blamed; the one that was blamed last is last, as an earlier one may be well
+ * again, and is not to wait for it.  Behind these are the last resorts, which other places fetch from only
+ * where nothing else has the bytes.  When the rollout has begun (plan_begin), a new station goes to the tail,
+ * and the list of no other member changes.  The publisher's own place has its bytes without a network, and is
+ * no station while the publisher serves.
+ *
+ * A station that was blamed may be as fast as any, and none fetches from it: one that joins then gets each
+ * half of the chunks from another one of the last two stations before it, so that neither sends all bytes
+ * twice.  Last resorts take all bytes, too, and give none: each half of what one gets comes from the station
+ * that sends least.  While they are at most half as many as the other stations, none of these sends more than
+ * half as much again.
  *
  * A member that comes when other stations have all bytes fetches from one of these that serves no other.  In
- * a star every source has all bytes: the version is fetched from the publisher, and later from the holders
+ * a *star* every source has all bytes: the version is fetched from the publisher, and later from the holders
  * with the least load.
  *
  * shape.h says which shape a version gets, and how two trees are laid over the stations; sources.h which
@@ -39,11 +46,14 @@
  *                  |    without a source        |                     |          |
  *   STUCK          | as from NONE               | -> NONE             | –        | –
  *
- * A fetch that is too slow is stuck too (rollout.c): the next one of its place begins beside it.
+ * A fetch that is too slow is stuck too (fetches.c): the next one of its place begins beside it.
  *
- * Those that wait are woken when the row that fetches for them leaves FETCHING, and when a source of their
- * place has come; plan_next_woken names them, and their lists are to be made again.  A list is torn when one
- * that it names serves it no more; plan_next_torn names the member, and plan_mend gives it another list.
+ * Those that wait are *woken* when the row that fetches for them leaves FETCHING, and when a source of their
+ * place has come; plan_next_woken names them, and their lists are to be made again.  A list is *torn* when
+ * one that it names serves it no more; plan_next_torn names the member, and plan_mend gives it another list.
+ *
+ * *Awaited*: a rollout waits for the fetch of a row, or other rows of its place do.  *Named*: a list of
+ * sources names the member.  *Stuck*: its fetch gets no further, or too slowly.  *Link*: one of a network.
  *
  * Members are found by their token.  A track owns its plan.  One thread, nothing blocks. */
 #ifndef BROKER_PLAN_H
@@ -68,17 +78,42 @@ typedef enum {
 } plan_has_t;
 typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } plan_fetch_t;
 
-/* Where a row or a station stands: ascending by wave, whether it is limited, and the others. */
+/* The session that published the version, or restated that it serves it: it gets ROLLOUT. */
+typedef enum {
+    PUBLISHER_NONE,     /* none since the broker was started */
+    PUBLISHER_SERVES,   /* has the bytes */
+    PUBLISHER_RELEASED, /* RELEASE was sent: has them until it publishes again */
+    PUBLISHER_WITHOUT,  /* has them no more */
+    PUBLISHER_LOST,     /* the session ended */
+    PUBLISHER_LEFT      /* the session ended with LEAVE: it will not come back with them */
+} publisher_state_t;
+static inline bool publisher_serves(publisher_state_t state)
+{
+    return state == PUBLISHER_SERVES || state == PUBLISHER_RELEASED;
+}
 typedef struct {
-    uint32_t wave;      /* 0: there when the rollout began; else in the order in which they came */
-    uint64_t blamed_ms; /* of the text those that were blamed come later, the last one last; 0: it was not */
-    char *text;         /* whether its rate is limited, or it is a leaf; zone, name */
+    publisher_state_t state;
+    uint64_t token; /* 0 in NONE LOST LEFT */
+    uint64_t place; /* as in OPEN, of the last one; 0: none */
+} plan_publisher_t;
+
+/* LIMITED: its rate is, or it was put last while it fetched.  LAST_RESORT: a source of others only where
+ * there is no other one. */
+typedef enum { PLAN_NORMAL, PLAN_LIMITED, PLAN_LAST_RESORT } plan_rank_t;
+
+/* Where a row or a station stands: ascending by wave, rank, blame, text, token. */
+typedef struct {
+    uint32_t wave; /* 0: there when the rollout began; else in the order in which they came */
+    plan_rank_t rank;
+    uint64_t blamed_ms; /* those that were blamed come later, the last one last; 0: it was not */
+    char *text;         /* zone, name */
     uint64_t token;     /* its first one */
 } plan_key_t;
 
 typedef struct plan_station plan_station_t;
 typedef struct {
     uint64_t token;
+    struct copy_row *copy; /* of the member; its track sets it, and nothing here reads it (rollout/copy.h) */
     plan_station_t *station;
     plan_key_t key;
     plan_has_t has;
@@ -90,6 +125,7 @@ typedef struct {
     uint32_t load;   /* members whose list begins with it, and that are still fetching */
     uint32_t named;  /* the same, wherever in their lists */
     uint32_t source_at; /* in plan_t.sources, while it has all bytes */
+    uint32_t depth;     /* only while restored lists are put in order */
     plan_fetch_t fetch; /* FETCHING, STUCK: its list counts as load */
     /* Of the chunks that `sources` are for: 1 the first half, 2 the second, and `others` are for the other
      * one; 0: all. */
@@ -99,20 +135,43 @@ typedef struct {
     uint64_t others[PLAN_SOURCES];
 } plan_row_t;
 
+/* Whether a station was put behind all others, as it was demoted while it fetched. */
+typedef enum {
+    PUT_LAST_NOT,
+    PUT_LAST_LIMITED, /* it was limited before */
+    PUT_LAST_DEMOTED  /* its key says that it is limited since then */
+} plan_put_last_t;
+
 /* One node of the chain or of the trees: the members of one place, or a member without one. */
 struct plan_station {
     uint64_t place; /* 0: none */
     plan_key_t key; /* of its least row, while the rollout has not begun */
     plan_row_t **rows;
     size_t count, capacity; /* ascending by key */
+    uint32_t load;          /* of all its rows together */
     plan_station_t *next;   /* of plan_t.woken */
-    bool is_last;           /* it was demoted while it fetched */
-    bool is_put_last;       /* its key says that it is limited, as it was demoted */
-    bool is_listed;         /* there */
-    bool is_roomy;          /* in plan_t.roomy */
-    size_t number;          /* in the trees as they were laid, from 1; 0: it is not in them */
-    size_t first_woken;     /* while it is listed: none of its rows before this one is WOKEN */
+    plan_put_last_t put_last;
+    bool is_listed;              /* there */
+    bool is_roomy;               /* in one of plan_t.roomy */
+    size_t number;               /* in the trees as they were laid, from 1; 0: it is not in them */
+    size_t turns[PLAN_HALVES];   /* in the tree of this half, from 1 (shape.h) */
+    bool is_second[PLAN_HALVES]; /* child of its parent there, by these */
+    size_t first_woken;          /* while it is listed: none of its rows before this one is WOKEN */
 };
+
+/* What the order of the stations follows. */
+typedef enum {
+    ORDER_OF_KEYS,
+    ORDER_UNKNOWN, /* some lists were restored: their order is still to be made (arrange) */
+    ORDER_OF_LISTS /* it was: one of those that came first may be behind a later one */
+} plan_order_t;
+
+/* Stations that may serve more than they do, in any order, and some that may not.  There is room for all that
+ * there are. */
+typedef struct {
+    plan_station_t **stations;
+    size_t count;
+} plan_roomy_t;
 
 typedef struct {
     plan_shape_t wanted, shape; /* shape: never AUTO */
@@ -124,20 +183,23 @@ typedef struct {
     plan_station_t **chain;
     size_t station_count, station_capacity; /* ascending by key */
     plan_station_t **places;
-    size_t place_count, place_capacity;  /* the stations with a place, ascending by it */
-    uint64_t publisher, publisher_place; /* token and place, while it serves the bytes; 0 */
-    uint32_t publisher_load;             /* as of a row: what leaves its place over the network */
+    size_t place_count, place_capacity; /* the stations with a place, ascending by it */
+    plan_publisher_t publisher;
+    uint32_t publisher_load; /* as of a row: what leaves its place over the network, while it serves */
     uint64_t seed;
     uint64_t best_rate; /* bytes per second that a member with all bytes fetched at; 0: not known */
     bool is_begun;
-    uint32_t wave; /* the last one */
+    plan_order_t order;
+    size_t missing_count; /* sources that restored lists name, and that have not come back; at most */
+    uint32_t wave;        /* the last one */
     uint32_t waiting_count, woken_count;
-    plan_station_t *woken; /* places that may have WOKEN rows */
+    size_t tree_count;        /* stations that the trees were laid over */
+    size_t last_resort_count; /* rows */
+    plan_station_t *woken;    /* places that may have WOKEN rows */
     plan_row_t **torn;
     size_t torn_count, torn_capacity; /* rows that are */
-    plan_station_t **roomy; /* those that may serve more than they do, in any order, and some that may not */
-    size_t roomy_count;     /* there is room for all stations */
-    uint64_t looks;         /* rows and stations that lists were made from: what the plan costs */
+    plan_roomy_t roomy[2]; /* of stations for all; and of those with a limited rate, for others like it */
+    uint64_t looks;        /* rows and stations that lists were made from: what the plan costs */
 } plan_t;
 
 static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
@@ -146,6 +208,12 @@ static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t 
         if (numbers[i] == number) return true;
     return false;
 }
+
+/* The lists of a row, as they are there. */
+typedef struct {
+    uint32_t half, source_count, other_count;
+    uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
+} plan_lists_t;
 
 /* `bytes` of the version. */
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes);
@@ -157,24 +225,39 @@ void plan_fini(plan_t *p);
 typedef struct {
     uint64_t token, place; /* place 0: none */
     const char *name, *zone;
-    bool is_limited;    /* its rate is, or it was blamed */
-    uint64_t blamed_ms; /* when that was last; 0: it was not */
-    bool is_leaf;       /* a source of others only where there is no other one */
-    bool is_cut_off;    /* the publisher comes first in its list */
+    bool is_limited;     /* its rate is, or it was blamed */
+    uint64_t blamed_ms;  /* when that was last; 0: it was not */
+    bool is_last_resort; /* a source of others only where there is no other one */
+    bool is_cut_off;     /* the publisher comes first in its list */
 } plan_member_t;
 /* A member takes part; it has nothing yet.  False: no memory. */
 bool plan_add(plan_t *p, const plan_member_t *member);
 /* The same process has a new session: it has nothing yet, and keeps its place in the chain.  Lists that name
  * it go on.  False: it takes no part. */
 bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token);
+/* The version was on its way when the broker was started: its rollout has begun, and where no list says
+ * otherwise it is a chain, or a star. */
+void plan_resume(plan_t *p);
+/* It was, and no member fetches: the rollout is to begin again. */
+void plan_begin_anew(plan_t *p);
+/* The member fetches along these lists, as a broker before this one sent them.  They may name members that
+ * have not come back, under the tokens of before. */
+void plan_restore(plan_t *p, uint64_t token, const plan_lists_t *lists);
+/* A process has come back, with another token: restored lists that name it name this one, and so do all lists
+ * where it is the publisher (plan_publisher comes first). */
+void plan_came_back(plan_t *p, uint64_t former_token, uint64_t token);
 /* It does not take part any more. */
 void plan_remove(plan_t *p, uint64_t token);
 /* All that the rollout waits for take part: a member that comes from now on goes to the tail. */
 void plan_begin(plan_t *p);
 /* The shape of the plan, and the list of each member that lacks bytes. */
 void plan_make_all(plan_t *p);
-/* The publisher serves the bytes; token 0: it does not. */
-void plan_publisher(plan_t *p, uint64_t token, uint64_t place);
+void plan_publisher(plan_t *p, uint64_t token, publisher_state_t state, uint64_t place);
+/* The token of the publisher, while it serves the bytes; 0: it does not. */
+static inline uint64_t plan_server(const plan_t *p)
+{
+    return publisher_serves(p->publisher.state) ? p->publisher.token : 0;
+}
 /* Whether a member has all bytes now.  Its fetch has ended. */
 void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate);
 /* It has all of the bytes in a region, while it loads them; its fetch goes on until then. */
@@ -187,11 +270,11 @@ void plan_done(plan_t *p, uint64_t token);
 /* Nothing comes of its fetch, as far as is known, or too little: the others of its place do not wait for it,
  * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
-/* Others got bad bytes from the member, or none, or got them too slowly: if it still fetches it goes on,
- * behind all others and from them, for the rest of this version, however long that stays, as it will in the
- * next one, and those that name it get other lists.  Those that were put last before go behind it, and
- * all these have no list until plan_make gives them one, from what has room when the others have theirs.  In
- * two trees they count as before.  False: nothing changes, as it was put last before. */
+/* Others got bad bytes from the member, or none, or got them too slowly.  If it still fetches it goes on,
+ * behind all others and from them, for the rest of this version, however long that stays, and in the next
+ * one.  Those that name it get other lists.  Earlier demoted members move behind it.  None of them has a list
+ * until plan_make assigns one, from the capacity that the others leave.  In two trees they count as before.
+ * False: nothing changes, as it was put last before. */
 bool plan_demote(plan_t *p, uint64_t token);
 /* Number `i`, from 0, of those that were put last and still fetch, in the order in which plan_make is to give
  * them their lists; 0: there are no more. */
@@ -199,8 +282,8 @@ uint64_t plan_put_last(const plan_t *p, size_t i);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */
 void plan_give_way(plan_t *p, uint64_t token);
-/* A list of the member begins with the publisher, though another one has all bytes by now, which is well: its
- * lists are made anew without the publisher.  False: they are as they were. */
+/* Where the member's lists begin with the publisher, although another member that is well has all bytes now,
+ * they are made anew without the publisher.  False: they are as they were. */
 bool plan_leave_publisher(plan_t *p, uint64_t token);
 /* It reaches no other member: the next list that is made for it begins with the publisher. */
 void plan_cut_off(plan_t *p, uint64_t token);
@@ -214,6 +297,8 @@ void plan_mend(plan_t *p, uint64_t token);
 plan_row_t *plan_row(const plan_t *p, uint64_t token);
 /* The member is the first source of one that is fetching. */
 bool plan_is_first(const plan_t *p, uint64_t token);
+/* No member fetches. */
+bool plan_is_idle(const plan_t *p);
 /* It fetches, and something may come of that. */
 bool plan_fetches(const plan_t *p, uint64_t token);
 /* It fetches beside another one of its place, which is stuck. */
@@ -234,18 +319,32 @@ int plan_key_order(const plan_key_t *a, const plan_key_t *b);
 plan_station_t *plan_place(const plan_t *p, uint64_t place);
 /* Where the station stands in the chain. */
 size_t plan_station_index(const plan_t *p, const plan_station_t *station);
-/* Fetches from all members of the station. */
-uint32_t plan_station_load(const plan_station_t *station);
 /* The member is named in the lists of others; one that is loading in those of its place alone. */
 bool plan_serves(const plan_t *p, const plan_row_t *row);
+/* Of a list of sources the one that a worker with this list asks: the first one that takes part, or the
+ * publisher.  0: none does. */
+uint64_t plan_asked(const plan_t *p, const uint64_t *tokens, uint32_t count);
 static inline bool plan_station_is_limited(const plan_station_t *station)
 {
-    return station->key.text[0] != '0';
+    return station->key.rank != PLAN_NORMAL;
 }
-static inline bool plan_row_is_leaf(const plan_row_t *row) { return row->key.text[0] == '2'; }
+/* In this version, or in one before. */
+static inline bool plan_station_is_blamed(const plan_station_t *station)
+{
+    return station->put_last == PUT_LAST_DEMOTED || station->key.blamed_ms;
+}
+/* No other station fetches from it, as a rule, and it takes all bytes, as any. */
+static inline bool plan_station_is_last_resort(const plan_station_t *station)
+{
+    return station->key.rank == PLAN_LAST_RESORT;
+}
+static inline bool plan_row_is_last_resort(const plan_row_t *row)
+{
+    return row->key.rank == PLAN_LAST_RESORT;
+}
 static inline bool plan_is_publishers_place(const plan_t *p, uint64_t place)
 {
-    return place && place == p->publisher_place;
+    return place && plan_server(p) && place == p->publisher.place;
 }
 
 #endif

@@ -13,6 +13,7 @@ typedef struct {
     const plan_asker_t *asker;
     const plan_station_t *station; /* of the asker's place, or its own; NULL: none */
     bool is_member;
+    bool is_split;   /* the asker fetches in halves */
     uint64_t beside; /* token of what is to give the asker the other half of the chunks; 0: none */
     uint64_t *sources;
     uint32_t count;
@@ -73,7 +74,7 @@ static void add_candidate(list_t *l, const plan_row_t *row, choice_t *choice)
     choice->has_far |= is_far;
     choice->found[choice->count++] =
         (candidate_t){.is_far = is_far,
-                      .load = is_far ? plan_station_load(row->station) : row->load,
+                      .load = is_far ? row->station->load : row->load,
                       .draw = mix(l->p->seed ^ mix(l->asker->token) ^ mix(row->token * 3)),
                       .row = row};
 }
@@ -97,9 +98,9 @@ static void find_slow(choice_t *choice)
  * */
 static bool is_free(const plan_t *p, const plan_row_t *row)
 {
-    if (plan_row_is_leaf(row) || row->is_demoted) return false;
+    if (plan_row_is_last_resort(row) || row->is_demoted) return false;
     return p->shape == PLAN_STAR ||
-           (!plan_station_load(row->station) && !plan_is_publishers_place(p, row->station->place));
+           (!row->station->load && !plan_is_publishers_place(p, row->station->place));
 }
 
 /* The walk over the holders starts at a place of the ring that depends on the asker, because only the first
@@ -139,7 +140,7 @@ static const plan_row_t *head_of(const list_t *l, const plan_station_t *station,
     const plan_row_t *best = NULL;
     for (size_t i = 0; i < station->count; i++) {
         const plan_row_t *row = station->rows[i];
-        bool is_last = plan_row_is_leaf(row) || row->is_demoted;
+        bool is_last = plan_row_is_last_resort(row) || row->is_demoted;
         if (!is_wanted(l, row->token) || (is_last && !any)) continue;
         if (row->has == PLAN_WHOLE) return row;
         bool is_better = row->fetch == PLAN_FETCHING || (any && row->fetch == PLAN_STUCK);
@@ -158,26 +159,34 @@ static const uint64_t *list_for(const plan_row_t *row, uint32_t half, uint32_t *
     return is_other ? row->others : row->sources;
 }
 
-/* The row that this one gets a half of the chunks from.  NULL: it has them, or none or the publisher is its
- * source. */
-static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint32_t half)
+/* The token of the source that the row gets a half of the chunks from: where its first one has gone, the next
+ * one, though its list may not be repaired yet.  0: it has them, or has no source. */
+static uint64_t asked_by(const plan_t *p, const plan_row_t *row, uint32_t half)
 {
     uint32_t count;
     const uint64_t *tokens = list_for(row, half, &count);
     bool is_fetching = row->fetch >= PLAN_FETCHING && row->has == PLAN_PARTS;
-    return is_fetching && count ? plan_row(p, tokens[0]) : NULL;
+    return is_fetching ? plan_asked(p, tokens, count) : 0;
+}
+
+/* The row of that source.  NULL: none, or it is the publisher. */
+static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint32_t half)
+{
+    return plan_row(p, asked_by(p, row, half));
 }
 
 /* How many stations the half of the chunks passes on its way to this row.  UINT32_MAX: `top` is one of them,
- * or the row's.  A station that came later serves none that was there before: so the way of those that came
- * later, which may be long, is not followed. */
-static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top)
+ * or the row's, or there are more than `most`.  A station that came later serves none that was there before:
+ * so the way of those that came later, which may be long, is not followed, but where lists of a former broker
+ * may say otherwise. */
+static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top,
+                            size_t most)
 {
     uint32_t depth = 0;
-    if (row->station->key.wave) return row->station == top ? UINT32_MAX : 0;
+    if (row->station->key.wave && l->p->order == ORDER_OF_KEYS) return row->station == top ? UINT32_MAX : 0;
     for (; row; row = parent_of(l->p, row, half)) {
         l->looks++;
-        if (row->station == top || depth > l->p->count) return UINT32_MAX;
+        if (row->station == top || depth > most) return UINT32_MAX;
         depth++;
     }
     return depth;
@@ -186,16 +195,15 @@ static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, con
 /* In a chain that is so by the order of the stations. */
 static bool is_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top)
 {
-    return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half, top) == UINT32_MAX;
+    return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half, top, l->p->count) == UINT32_MAX;
 }
 
-/* The heads of the stations before the asker's, the nearest first; a process that is no member is behind
- * all.  A member with a limited rate serves others like it, and with `any` all. */
-static void add_before(list_t *l, uint32_t most, bool any)
+/* The heads of the stations before this index, the nearest first.  A member with a limited rate serves others
+ * like it, and with `any` all. */
+static void add_before_index(list_t *l, size_t index, uint32_t most, bool any)
 {
     const plan_t *p = l->p;
-    for (size_t i = l->is_member ? plan_station_index(p, l->station) : p->station_count;
-         i-- > 0 && l->count < most;) {
+    for (size_t i = index; i-- > 0 && l->count < most;) {
         const plan_station_t *station = p->chain[i];
         l->looks++;
         if (plan_is_publishers_place(p, station->place)) continue;
@@ -208,6 +216,13 @@ static void add_before(list_t *l, uint32_t most, bool any)
     }
 }
 
+/* The same before the asker's station; a process that is no member is behind all. */
+static void add_before(list_t *l, uint32_t most, bool any)
+{
+    const plan_t *p = l->p;
+    add_before_index(l, l->is_member ? plan_station_index(p, l->station) : p->station_count, most, any);
+}
+
 /* The publisher stands before the first station. */
 static bool is_near_publisher(const list_t *l)
 {
@@ -217,22 +232,32 @@ static bool is_near_publisher(const list_t *l)
     return before < PLAN_SOURCES;
 }
 
-/* ---- two trees ---- */
+/* ---- two trees, and last resorts ---- */
 
-/* The station, or the publisher (NULL), may serve a half of the chunks more, and so `halves` at most. */
-static bool has_room(const list_t *l, const plan_station_t *station, uint32_t halves)
+/* Halves of the chunks that the station, or the publisher (NULL), sends, with what it is to give the
+ * asker. */
+static uint32_t load_of(const list_t *l, const plan_station_t *station)
 {
     const plan_row_t *beside = plan_row(l->p, l->beside);
     bool is_beside =
-        station ? beside && beside->station == station : l->beside && l->beside == l->p->publisher;
-    return (station ? plan_station_load(station) : l->p->publisher_load) + is_beside < halves;
+        station ? beside && beside->station == station : l->beside && l->beside == plan_server(l->p);
+    return (station ? station->load : l->p->publisher_load) + is_beside;
 }
+
+/* It may serve a half of the chunks more, and so `halves` at most. */
+static bool has_room(const list_t *l, const plan_station_t *station, uint32_t halves)
+{
+    return load_of(l, station) < halves;
+}
+
+/* Stations that last resorts are spread over. */
+#define MOST_SPREAD (16 * PLAN_CANDIDATES)
 
 /* A station that may serve the asker's station more than it does: it has as much as that, or more. */
 static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *station, uint32_t halves)
 {
     const plan_t *p = l->p;
-    bool is_for_limited = l->station && plan_station_is_limited(l->station);
+    bool is_for_limited = l->station && l->station->key.rank == PLAN_LIMITED;
     if (station == l->station || plan_is_publishers_place(p, station->place) || !has_room(l, station, halves))
         return NULL;
     if (plan_station_is_limited(station) && !is_for_limited) return NULL;
@@ -242,62 +267,100 @@ static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *s
     return is_behind ? NULL : head;
 }
 
-/* One with a limited rate is found for others like it alone, and they leave the rest to the others. */
-static bool is_better_relay(const plan_row_t *a, uint32_t a_depth, const plan_row_t *b, uint32_t b_depth)
+/* Which one comes first, whatever their depths; 0: the one that is less deep. */
+static int relay_order(const plan_row_t *a, const plan_row_t *b)
 {
-    if (plan_station_is_limited(a->station) != plan_station_is_limited(b->station))
-        return plan_station_is_limited(a->station);
     bool is_whole = a->has == PLAN_WHOLE;
-    if (is_whole != (b->has == PLAN_WHOLE)) return is_whole;
-    if (a->station->key.wave != b->station->key.wave) return a->station->key.wave < b->station->key.wave;
-    if (a_depth != b_depth) return a_depth < b_depth;
-    return plan_key_order(&a->station->key, &b->station->key) < 0;
+    uint32_t wave = a->station->key.wave, other = b->station->key.wave;
+    if (is_whole != (b->has == PLAN_WHOLE)) return is_whole ? -1 : 1;
+    return (wave > other) - (wave < other);
 }
 
-/* The station with room that gets the bytes first and is not below `top`, for one half of the chunks or for
- * both (half 0).  For one with a limited rate others like it come first.  NULL: none. */
-static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_station_t *top)
+/* By its turn in the tree of the half the source does not wait for the row, whatever goes (shape.h). */
+static bool has_earlier_turn(const plan_row_t *source, const plan_row_t *row, uint32_t half)
+{
+    const plan_station_t *before = source->station, *station = row->station;
+    return !before->number || !station->number || before->turns[half - 1] < station->turns[half - 1];
+}
+
+/* Of these the station with room that gets the bytes first and is not below the asker's, for one half of the
+ * chunks or for both (half 0).  `before`: not one that may wait for this row; NULL: any.  NULL: none. */
+static const plan_row_t *find_relay_of(list_t *l, const plan_roomy_t *roomy, uint32_t half,
+                                       const plan_row_t *before)
 {
     const plan_t *p = l->p;
     const plan_row_t *best = NULL;
     uint32_t best_depth = 0;
-    for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES; i++) {
-        const plan_station_t *station = p->roomy[i];
+    for (size_t i = 0; i < roomy->count && i < PLAN_CANDIDATES; i++) {
+        const plan_station_t *station = roomy->stations[i];
         const plan_row_t *head = head_with_room(l, station, PLAN_HALVES);
         l->looks++;
-        if (!head) continue;
-        uint32_t depth = depth_below(l, head, half ? half : 1, top);
-        uint32_t other = half ? depth : depth_below(l, head, 2, top);
-        if (depth == UINT32_MAX || other == UINT32_MAX) continue;
+        int order = head && best ? relay_order(head, best) : -1;
+        if (!head || order > 0 || (before && !has_earlier_turn(head, before, half))) continue;
+        size_t most = order ? p->count : best_depth;
+        uint32_t depth = depth_below(l, head, half ? half : 1, l->station, most);
+        uint32_t other = half || depth == UINT32_MAX ? depth : depth_below(l, head, 2, l->station, most);
+        if (other == UINT32_MAX) continue;
         if (other > depth) depth = other;
-        if (best && !is_better_relay(head, depth, best, best_depth)) continue;
+        bool is_better = order < 0 || depth < best_depth ||
+                         (depth == best_depth && plan_key_order(&station->key, &best->station->key) < 0);
+        if (!is_better) continue;
         best = head;
         best_depth = depth;
     }
     return best;
 }
 
-/* One that was put last takes as much as before, and gives nothing: so those that come after it find no room.
- * It was blamed, and takes little as a rule: its parent serves a half more.  Else a station near that one
- * does, which is deep in the trees: it sends half as much again, and few wait for it.  NULL: none was put
- * last, or all such stations send as much already. */
-static const plan_row_t *find_beside_last(list_t *l, uint32_t half)
+/* One with a limited rate is found for others like it alone, and they leave the rest to the others. */
+static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_row_t *before)
+{
+    bool is_limited = l->station && l->station->key.rank == PLAN_LIMITED;
+    const plan_row_t *relay = is_limited ? find_relay_of(l, &l->p->roomy[1], half, before) : NULL;
+    return relay ? relay : find_relay_of(l, &l->p->roomy[0], half, before);
+}
+
+/* Where the choice of one that sends least begins: in a chain behind the nearest station; in trees at the
+ * middle ones, which are deep, so that few wait for them. */
+static size_t first_to_serve(const list_t *l)
 {
     const plan_t *p = l->p;
-    const plan_row_t *parent = NULL;
-    size_t count = p->station_count;
-    for (size_t i = count; i-- > 0 && count - i <= PLAN_CANDIDATES && !parent;) {
-        const plan_station_t *last = p->chain[i];
+    if (p->shape == PLAN_CHAIN) return plan_station_index(p, l->station);
+    return (p->tree_count ? p->tree_count : p->station_count) / 2;
+}
+
+/* Number `i` of the stations from there: in a chain to the front, in trees to both sides.  NULL: there are
+ * no more. */
+static const plan_station_t *nth_to_serve(const plan_t *p, size_t first, size_t i)
+{
+    size_t count = p->station_count, away = (i + 1) / 2;
+    if (p->shape == PLAN_CHAIN) return i < first ? p->chain[first - 1 - i] : NULL;
+    return i < count ? p->chain[(first + (i % 2 ? away : count - away)) % count] : NULL;
+}
+
+/* The head of a station that sends least, and is not below the asker's: so those that give nothing are
+ * spread over all.  Of equals `now`, which the asker reads from.  One with a limited rate is none.  NULL:
+ * there is none. */
+static const plan_row_t *find_least(list_t *l, uint32_t half, uint64_t now)
+{
+    const plan_t *p = l->p;
+    const plan_row_t *best = NULL, *source = plan_row(p, now);
+    const plan_station_t *station, *own = source ? source->station : NULL;
+    size_t most = plan_station_is_last_resort(l->station) ? MOST_SPREAD : PLAN_CANDIDATES, seen = 0,
+           first = first_to_serve(l);
+    uint32_t least = UINT32_MAX,
+             enough = p->shape == PLAN_CHAIN ? 0 : PLAN_HALVES; /* none has room in trees */
+    for (size_t i = 0; (station = nth_to_serve(p, first, i)) != NULL && seen < most && least > enough; i++) {
         l->looks++;
-        if (last->is_put_last && last != l->station) parent = parent_of(p, plan_shape_head(last), half);
+        if (plan_station_is_limited(station)) continue;
+        seen++;
+        uint32_t load = load_of(l, station);
+        bool is_better = load < least || (load == least && station == own);
+        const plan_row_t *head = is_better ? head_with_room(l, station, UINT32_MAX) : NULL;
+        if (!head || is_below(l, head, half, l->station)) continue;
+        best = head;
+        least = load;
     }
-    size_t at = parent ? plan_station_index(p, parent->station) : 0;
-    for (size_t i = 0; parent && i < count && i < PLAN_CANDIDATES; i++) {
-        const plan_row_t *head = head_with_room(l, p->chain[(at + count - i) % count], PLAN_HALVES + 1);
-        l->looks++;
-        if (head && !is_below(l, head, half, l->station)) return head;
-    }
-    return NULL;
+    return best;
 }
 
 /* It serves, and may serve the row this half of the chunks, or both (half 0): no members wait for each other
@@ -305,7 +368,7 @@ static const plan_row_t *find_beside_last(list_t *l, uint32_t half)
 static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)
 {
     const plan_row_t *source = plan_row(p, token);
-    if (!source) return token && token == p->publisher;
+    if (!source) return token && token == plan_server(p);
     if (source->station == row->station && source->has != PLAN_PARTS) return true;
     if (source->has == PLAN_WHOLE) return !source->is_demoted;
     if (!plan_serves(p, source)) return false;
@@ -317,49 +380,181 @@ static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, ui
     return !is_behind;
 }
 
-/* The parent of a half: the one that it has, as long as that serves the row; then the next one of its list
- * that has room, which the worker turns to by itself; then a station with room.  One without room is better
- * than the publisher, whose uplink is that of all. */
+/* One of the member's own place that has all bytes: they are in memory that it can hold. */
+static void add_holder_here(list_t *l)
+{
+    for (size_t i = 0; i < l->station->count; i++) {
+        const plan_row_t *holder = l->station->rows[i];
+        l->looks++;
+        if (holder->has != PLAN_PARTS) list_add(l, holder->token, 1);
+    }
+}
+
+/* Both are of one station, or the publisher. */
+static bool is_same(const plan_t *p, uint64_t token, uint64_t other)
+{
+    const plan_row_t *row = plan_row(p, token), *other_row = plan_row(p, other);
+    return token == other || (row && other_row && row->station == other_row->station);
+}
+
+/* The asker has lost the one before number `at` of its list, which this one serves, the publisher too.  So
+ * many halves that it sends there are for the asker from now on, though the broker may not know yet that the
+ * lost one has gone.  One that is stuck is no load any more. */
+static uint32_t halves_of_lost(const list_t *l, const uint64_t *tokens, uint32_t at)
+{
+    const plan_t *p = l->p;
+    bool has_lost = at && has_number(l->asker->lost, l->asker->lost_count, tokens[at - 1]);
+    const plan_row_t *lost = has_lost ? plan_row(p, tokens[at - 1]) : NULL;
+    if (!lost || lost->fetch != PLAN_FETCHING) return 0;
+    return is_same(p, asked_by(p, lost, 1), tokens[at]) + is_same(p, asked_by(p, lost, 2), tokens[at]);
+}
+
+/* The parent of a half: one of its own place that has all bytes; the one that it has, as long as that serves
+ * the row; then the next one of its list that has room, which the worker turns to by itself; then a station
+ * with room.  The third one of its list is for where the second one has gone, too.  A station that sends half
+ * as much again is better than the publisher without room, whose uplink is that of all; so is any where there
+ * are last resorts. */
 static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
 {
+    add_holder_here(l);
     uint32_t count;
     const uint64_t *tokens = list_for(row, half, &count);
     for (uint32_t i = 0; i < count && !l->count; i++) {
         const plan_row_t *source = plan_row(l->p, tokens[i]);
-        bool may_serve = !i || has_room(l, source ? source->station : NULL, PLAN_HALVES);
+        uint32_t left = halves_of_lost(l, tokens, i), halves = PLAN_HALVES + left;
+        bool is_far_up = i > 1 && !left && is_source(l->p, row, tokens[1], half);
+        bool may_serve = !i || (!is_far_up && has_room(l, source ? source->station : NULL, halves));
         if (may_serve && is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
     }
-    const plan_row_t *relay = l->count ? NULL : find_relay(l, half, l->station);
-    if (!relay && !l->count) relay = find_beside_last(l, half);
+    const plan_row_t *relay = l->count ? NULL : find_relay(l, half, NULL);
     if (relay) list_add(l, relay->token, 1);
     for (uint32_t i = 0; i < count && !l->count; i++) {
         const plan_row_t *source = plan_row(l->p, tokens[i]);
         if (source && has_room(l, source->station, PLAN_HALVES + 1) && is_source(l->p, row, tokens[i], half))
             list_add(l, tokens[i], 1);
     }
-    list_add(l, l->p->publisher, 1);
+    bool is_spread = l->p->last_resort_count > 0;
+    bool is_beside = !l->count && (is_spread || !has_room(l, NULL, PLAN_HALVES));
+    const plan_row_t *least = is_beside ? find_least(l, half, 0) : NULL;
+    if (least && (is_spread || has_room(l, least->station, PLAN_HALVES + 1))) list_add(l, least->token, 1);
+    list_add(l, plan_server(l->p), 1);
+}
+
+/* A list of one source is made longer where another one may serve the row: one with all bytes, else a
+ * station near its own, else the publisher.  So no member stands still when a single one goes. */
+static void add_second(list_t *l, const plan_row_t *row, uint32_t half)
+{
+    const plan_t *p = l->p;
+    bool is_limited = plan_station_is_limited(l->station);
+    bool is_of_publisher = l->count && l->sources[0] == plan_server(p); /* none of the others is before it */
+    for (size_t i = 0; i < p->source_count && i < PLAN_CANDIDATES && l->count == 1; i++) {
+        const plan_row_t *holder = p->sources[(i + l->asker->token) % p->source_count];
+        bool may_serve =
+            !plan_row_is_last_resort(holder) && (is_limited || !plan_station_is_limited(holder->station));
+        l->looks++;
+        if (may_serve && is_source(p, row, holder->token, half)) list_add(l, holder->token, PLAN_SOURCES);
+    }
+    size_t count = p->station_count, at = plan_station_index(p, l->station);
+    for (size_t i = 1; i < count && i <= PLAN_CANDIDATES && l->count == 1; i++) {
+        const plan_station_t *station = p->chain[(at + count - i) % count];
+        l->looks++;
+        if (plan_is_publishers_place(p, station->place) || (plan_station_is_limited(station) && !is_limited))
+            continue;
+        const plan_row_t *head = head_of(l, station, false);
+        if (head && is_source(p, row, head->token, half) &&
+            (is_of_publisher || has_earlier_turn(head, row, half)))
+            list_add(l, head->token, PLAN_SOURCES);
+    }
+    if (l->count == 1) list_add(l, plan_server(p), PLAN_SOURCES);
+}
+
+/* The first source of the row that serves this one; NULL: there is none, or it is the publisher. */
+static const plan_row_t *grandparent(const plan_t *p, const plan_row_t *parent, const plan_row_t *row,
+                                     uint32_t of_half, uint32_t half)
+{
+    uint32_t count;
+    const uint64_t *tokens = list_for(parent, of_half, &count);
+    const plan_row_t *source = count ? plan_row(p, tokens[0]) : NULL;
+    bool may_serve = source && is_source(p, row, source->token, half) && has_earlier_turn(source, row, half);
+    return may_serve ? source : NULL;
+}
+
+/* The parent's parent in the tree of the half; where there is none, the publisher is that. */
+static void add_above(list_t *l, const plan_row_t *parent, const plan_row_t *row, uint32_t half)
+{
+    uint32_t count;
+    const uint64_t *tokens = list_for(parent, half, &count);
+    const plan_row_t *above = grandparent(l->p, parent, row, half, half);
+    if (above) list_add(l, above->token, PLAN_SOURCES);
+    else if (count && tokens[0] == plan_server(l->p)) list_add(l, tokens[0], PLAN_SOURCES);
 }
 
 /* The list of a half: the parent, and what there is without it.  Where the parent goes, both that served it
  * have room: its own parent, and the one that gave it the other half.  Of its two children one has the former
- * first, and the other one the latter, which must not be below it: so none sends more than all bytes, and
- * neither waits for the other in a circle. */
+ * first, and the other one the latter, which must not wait for it: so none sends more than all bytes, and
+ * neither waits for the other in a circle.  Where the latter has changed, and may wait for it now, a station
+ * with room is that. */
 static void fill_half(list_t *l, const plan_row_t *row, uint32_t half)
 {
     const plan_t *p = l->p;
     add_parent(l, row, half);
     const plan_row_t *parent = l->count ? plan_row(p, l->sources[0]) : NULL;
-    if (!parent || parent->has == PLAN_WHOLE) return;
-    uint32_t up_count, aside_count;
-    const uint64_t *up = list_for(parent, half, &up_count), *aside = list_for(parent, 3 - half, &aside_count);
-    const plan_row_t *next = aside_count ? plan_row(p, aside[0]) : NULL;
-    if (next && !is_source(p, row, next->token, half)) next = NULL;
-    bool is_first_child = l->station->number % 2 == 0;
-    bool is_below_other = next && is_below(l, next, half, parent->station);
-    bool is_aside_first = next && (is_below_other || !is_first_child);
-    if (is_aside_first) list_add(l, next->token, PLAN_SOURCES);
-    if (up_count) list_add(l, up[0], PLAN_SOURCES);
-    if (next) list_add(l, next->token, PLAN_SOURCES);
+    if (!parent || parent->has != PLAN_PARTS) {
+        add_second(l, row, half);
+        return;
+    }
+    const plan_row_t *above = grandparent(p, parent, row, half, half);
+    const plan_row_t *aside = grandparent(p, parent, row, 3 - half, half);
+    bool is_second = l->station->number && l->station->is_second[half - 1];
+    bool is_aside_first = aside && (is_second || is_below(l, aside, half, parent->station));
+    if (is_aside_first) list_add(l, aside->token, PLAN_SOURCES);
+    const plan_row_t *relay = is_second && !aside ? find_relay(l, half, row) : NULL;
+    if (relay) list_add(l, relay->token, PLAN_SOURCES);
+    add_above(l, parent, row, half);
+    if (aside) list_add(l, aside->token, PLAN_SOURCES);
+    if (above) add_above(l, above, row, half);
+    add_second(l, row, half);
+}
+
+/* ---- last resorts in a chain ---- */
+
+/* The asker takes all bytes and gives none. */
+static bool is_spread(const list_t *l)
+{
+    return l->p->shape == PLAN_CHAIN && l->is_member && plan_station_is_last_resort(l->station);
+}
+
+/* The head of a station with the least load, and those of the stations before that one.  A fetch goes on from
+ * the first one of `tokens`, its list so far, where no other station sends less. */
+static void add_spread(list_t *l, uint32_t half, const uint64_t *tokens, uint32_t count)
+{
+    const plan_t *p = l->p;
+    bool is_fetching = plan_row(p, l->asker->token)->fetch >= PLAN_FETCHING;
+    const plan_row_t *least = find_least(l, half, is_fetching && count ? tokens[0] : 0);
+    if (!least) {
+        add_before(l, PLAN_SOURCES, false);
+        return;
+    }
+    list_add(l, least->token, PLAN_SOURCES);
+    add_before_index(l, plan_station_index(p, least->station), PLAN_SOURCES, false);
+}
+
+/* The second half is from a station with the least load beside the first one.  Where that is the same, all
+ * bytes are from there.  `l` is its list for all. */
+static void spread_list(list_t *l, list_t *other)
+{
+    const plan_t *p = l->p;
+    const plan_row_t *first = l->count ? plan_row(p, l->sources[0]) : NULL;
+    const plan_row_t *row = plan_row(p, l->asker->token);
+    if (!is_spread(l) || !first || first->has != PLAN_PARTS || first->station == l->station) return;
+    other->beside = first->token;
+    add_spread(other, 2, row->others, row->other_count);
+    const plan_row_t *second = other->count ? plan_row(p, other->sources[0]) : NULL;
+    if (!second || second->station == first->station) {
+        other->count = 0;
+        return;
+    }
+    if (other->count < 2) list_add(other, first->token, PLAN_SOURCES);
 }
 
 /* In its own place the publisher is first: a region of it is held by all, and costs it nothing.  It is first
@@ -370,25 +565,97 @@ static void fill_list(list_t *l)
     choice_t choice = {.count = 0};
     const plan_row_t *row = l->is_member ? plan_row(p, l->asker->token) : NULL;
     bool is_here = plan_is_publishers_place(p, l->asker->place) || (row && row->is_cut_off);
-    if (is_here) list_add(l, p->publisher, PLAN_SOURCES);
-    bool has_last = !is_here && is_wanted(l, p->publisher);
+    if (is_here) list_add(l, plan_server(p), PLAN_SOURCES);
+    bool has_last = !is_here && is_wanted(l, plan_server(p));
     uint32_t most = has_last ? PLAN_SOURCES - 1 : PLAN_SOURCES;
     find_holders(l, &choice, false);
     add_best(l, &choice, most);
     bool is_relayed = p->shape != PLAN_STAR && !choice.has_far && !(is_here && l->count);
     if (is_relayed && p->shape == PLAN_TWO_TREE)
-        for (const plan_row_t *relay; l->count < most && (relay = find_relay(l, 0, l->station));)
+        for (const plan_row_t *relay; l->count < most && (relay = find_relay(l, 0, NULL));)
             list_add(l, relay->token, most);
+    else if (is_relayed && is_spread(l)) add_spread(l, 1, row->sources, row->source_count);
     else if (is_relayed) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
     bool is_chain = p->shape == PLAN_CHAIN && !choice.has_far;
-    if (has_last && (!is_chain || !l->count || !l->is_member || is_near_publisher(l)))
-        list_add(l, p->publisher, PLAN_SOURCES);
+    if (has_last && (!is_chain || l->count < 2 || !l->is_member || is_near_publisher(l)))
+        list_add(l, plan_server(p), PLAN_SOURCES);
     if (l->count) return;
-    /* A holder that serves others, is at the place of a publisher that was lost, or is a leaf, is better than
-     * none. */
+    /* A holder that serves others, is at the place of a publisher that was lost, or is a last resort, is
+     * better than none. */
     find_holders(l, &choice, true);
     add_best(l, &choice, PLAN_SOURCES);
     if (!l->count && p->shape != PLAN_STAR) add_before(l, PLAN_SOURCES, true);
+}
+
+/* ---- one that joins a chain behind those that were blamed ---- */
+
+/* A station that was blamed, or a last resort, fetches from this one, or may when its source has gone.  It
+ * takes as much as any, where it was blamed wrongly. */
+static bool serves_blamed(list_t *l, const plan_station_t *station)
+{
+    const plan_t *p = l->p;
+    bool serves = false;
+    size_t count = p->station_count;
+    for (size_t i = count; i-- > 0 && count - i <= PLAN_CANDIDATES && !serves;) {
+        const plan_station_t *last = p->chain[i];
+        l->looks++;
+        bool gives_nothing = plan_station_is_blamed(last) || plan_station_is_last_resort(last);
+        if (!gives_nothing || last == l->station) continue;
+        const plan_row_t *head = plan_shape_head(last);
+        uint64_t token = head->source_count ? head->sources[0] : 0;
+        const plan_row_t *source = plan_row(p, token), *other = parent_of(p, head, 2);
+        bool is_fetching = head->fetch >= PLAN_FETCHING && head->has == PLAN_PARTS;
+        serves = is_fetching && ((source ? source->station == station : token != plan_server(p)) ||
+                                 (other && other->station == station));
+    }
+    return serves;
+}
+
+/* The heads of the two nearest stations before the asker's that may send half as much again; where last
+ * resorts leave no two of these, of the two that send least.  False: there are no two. */
+static bool find_pair(list_t *l, const plan_row_t *ret_pair[PLAN_HALVES])
+{
+    const plan_t *p = l->p;
+    uint32_t found = 0;
+    size_t at = plan_station_index(p, l->station);
+    for (size_t i = at; i-- > 0 && at - i <= PLAN_CANDIDATES && found < PLAN_HALVES;) {
+        const plan_station_t *station = p->chain[i];
+        l->looks++;
+        if (plan_is_publishers_place(p, station->place) || plan_station_is_limited(station)) continue;
+        const plan_row_t *head = station->load <= PLAN_HALVES ? head_of(l, station, false) : NULL;
+        if (head) ret_pair[found++] = head;
+    }
+    if (found == PLAN_HALVES || !p->last_resort_count) return found == PLAN_HALVES;
+    ret_pair[0] = find_least(l, 1, 0);
+    l->beside = ret_pair[0] ? ret_pair[0]->token : 0;
+    ret_pair[1] = find_least(l, 2, 0);
+    l->beside = 0;
+    return ret_pair[0] && ret_pair[0]->station != ret_pair[1]->station;
+}
+
+/* The last station of a chain serves those that were blamed, which may be as fast as any: one that joins
+ * behind it would cost it all bytes a second time.  So it gets a half of the chunks from there, and the
+ * other one from the station before.  `l` is its list for all. */
+static void split_list(list_t *l, list_t *other)
+{
+    const plan_t *p = l->p;
+    const plan_row_t *first = l->count ? plan_row(p, l->sources[0]) : NULL, *pair[PLAN_HALVES];
+    bool is_of_tail = p->shape == PLAN_CHAIN && l->is_member && first && first->has == PLAN_PARTS &&
+                      first->station != l->station && !plan_station_is_limited(l->station);
+    bool may_serve_blamed = is_of_tail && (first->station->load || l->is_split);
+    if (!may_serve_blamed || !serves_blamed(l, first->station)) return;
+    const uint32_t count = l->count;
+    uint64_t all[PLAN_SOURCES];
+    memcpy(all, l->sources, count * sizeof *all);
+    l->count = 0;
+    if (find_pair(l, pair)) {
+        for (uint32_t i = 0; i < PLAN_HALVES; i++) {
+            list_add(l, pair[i]->token, PLAN_SOURCES);
+            list_add(other, pair[PLAN_HALVES - 1 - i]->token, PLAN_SOURCES);
+        }
+        for (uint32_t i = 0; i < count; i++) list_add(other, all[i], PLAN_SOURCES);
+    }
+    for (uint32_t i = 0; i < count; i++) list_add(l, all[i], PLAN_SOURCES);
 }
 
 static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sources)
@@ -450,8 +717,15 @@ uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t 
         other.beside = l.count ? sources[0] : 0;
         make_half(&other, row, 3 - half);
     }
+    bool may_begin = row->fetch < PLAN_FETCHING || row->half;
     row->half = l.count + other.count ? half : 0;
-    if (!row->half) fill_list(&l);
+    if (!row->half) {
+        fill_list(&l);
+        l.is_split = row->fetch >= PLAN_FETCHING;
+        if (may_begin) split_list(&l, &other);
+        if (may_begin) spread_list(&l, &other);
+        if (other.count) row->half = half;
+    }
     memcpy(row->sources, sources, l.count * sizeof *sources);
     memcpy(row->others, others, other.count * sizeof *others);
     row->source_count = l.count;
@@ -469,15 +743,19 @@ bool plan_sources_is_torn(const plan_t *p, const plan_row_t *row)
     return is_torn;
 }
 
-/* Those that are left stay in front: the member reads from one of them by now, and what it lost before is not
- * among them. */
+/* Those that are left stay in front, behind those of its place: the member reads from one of them by now,
+ * and what it lost before is not among them. */
 void plan_sources_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
     uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
     list_t l = list_of(p, asker, sources);
+    uint32_t more_count = plan_sources_choose(p, asker, more);
+    for (uint32_t i = 0; i < more_count; i++) {
+        const plan_row_t *source = plan_row(p, more[i]);
+        if (source && source->station == row->station) list_add(&l, more[i], PLAN_SOURCES);
+    }
     for (uint32_t i = 0; i < row->source_count; i++)
         if (is_source(p, row, row->sources[i], 0)) list_add(&l, row->sources[i], PLAN_SOURCES);
-    uint32_t more_count = plan_sources_choose(p, asker, more);
     for (uint32_t i = 0; i < more_count; i++) list_add(&l, more[i], PLAN_SOURCES);
     memcpy(row->sources, sources, l.count * sizeof *sources);
     row->source_count = l.count;

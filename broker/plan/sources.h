@@ -3,7 +3,8 @@
  *
  *   star        holders: members with all bytes, those of its place first; the publisher last
  *   chain       holders; where no other station has one, the heads of the stations before it, the nearest
- *               first
+ *               first; for a last resort the one that sends least, and those before it; each half by itself,
+ *               where that is another one
  *   two trees   the same for all chunks, of the stations with room; or a list for each half: its parent in
  *               the tree of that half, and what serves it where the parent goes
  *

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/answer_brokers.h"
 #include "broker/questions/answer_keys.h"
 #include "broker/questions/answer_versions.h"
 #include "broker/questions/answer_workers.h"
 #include "broker/questions/status_reasons.h"
 
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,39 +24,41 @@ static json_t *adapter_row(const answer_view_t *b, const adapter_row_t *a)
         const member_sub_t *sub = member_is_ready(m) ? member_sub(m, a->name) : NULL;
         if (!sub) continue;
         uint64_t lag = active_lag(a, m, sub);
-        subscribers++;
-        current += active_is_served(a, m, sub);
+        bool stays = m->state == MEMBER_READY; /* one that drains serves on, and is not counted as ready */
+        subscribers += stays;
+        current += stays && active_is_served(a, m, sub);
         if (lag > max_lag) max_lag = lag;
     }
     const version_row_t *served = registry_active(a), *newest = registry_newest(a);
     const digest_t *digest = served ? &served->digest : NULL;
-    json_t *active_part = !a->active
+    json_t *active_json = !active_latest(a)
                               ? json_null()
-                              : json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active),
-                                          "decision", part_count(a->decision), "state",
-                                          summary_lost_active(b->rollout, a) ? "lost" : "active", "tag",
-                                          part_tag(a->name, a->active, digest), "digest", part_digest(digest),
-                                          "since_at", part_time(a->decided_ms));
-    json_t *newest_part =
+                              : json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version",
+                                          cell_count(active_latest(a)), "decision", cell_count(a->decision),
+                                          "state", summary_lost_active(b->rollout, a) ? "lost" : "active",
+                                          "tag", cell_tag(a->name, active_latest(a), digest), "digest",
+                                          cell_digest(digest), "since_at", cell_time(a->decided_ms));
+    json_t *newest_json =
         !newest ? json_null()
-                : json_pack("{s:o, s:s, s:o}", "version", part_count(newest->version), "state",
-                            summary_state(b->rollout, a, newest), "digest", part_digest(&newest->digest));
-    json_t *held_part = !a->held ? json_null()
-                                 : json_pack("{s:o, s:o, s:o}", "by", part_text(a->held_by), "at",
-                                             part_time(a->decided_ms), "version", part_count(a->active));
+                : json_pack("{s:o, s:s, s:o}", "version", cell_count(newest->version), "state",
+                            summary_state(b->rollout, a, newest), "digest", cell_digest(&newest->digest));
+    json_t *held_json = !a->held
+                            ? json_null()
+                            : json_pack("{s:o, s:o, s:o}", "by", cell_text(a->held_by), "at",
+                                        cell_time(a->decided_ms), "version", cell_count(active_latest(a)));
     const writer_row_t *w = &a->writer;
-    json_t *writer_part = !w->token
+    json_t *writer_json = !w->token
                               ? json_null()
-                              : json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", part_text(w->host),
-                                          "pid", part_number(w->pid), "since_at", part_time(w->since_ms));
+                              : json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", cell_text(w->host),
+                                          "pid", cell_number(w->pid), "since_at", cell_time(w->since_ms));
     /* The base model that matters is that of the version that is served, or of the newest one. */
     const version_row_t *model = served ? served : registry_newest_live(a);
     if (!model) model = newest;
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active",
-                     active_part, "newest", newest_part, "held", held_part, "writer", writer_part,
-                     "base_model", part_text(model ? model->base_model : NULL), "version_count",
-                     part_count(a->version_count), "subscriber_count", part_count(subscribers),
-                     "current_count", part_count(current), "max_lag", part_count(max_lag));
+                     active_json, "newest", newest_json, "held", held_json, "writer", writer_json,
+                     "base_model", cell_text(model ? model->base_model : NULL), "version_count",
+                     cell_count(a->version_count), "subscriber_count", cell_count(subscribers),
+                     "current_count", cell_count(current), "max_lag", cell_count(max_lag));
 }
 
 /* The adapters after q->after_name that fit, each once: those that were published to, and those that READY
@@ -96,8 +100,8 @@ static json_t *adapters_list(const answer_view_t *b, const msg_query_t *q, answe
 static int answer_adapters(const answer_view_t *b, const msg_query_t *q, answer_page_t *page,
                            heddle_error_t *error)
 {
-    page->body = part_body("adapters", true, json_pack("{s:o}", "adapters", adapters_list(b, q, page)));
-    return page->body ? HEDDLE_OK : part_no_memory(error);
+    page->body = cell_body("adapters", true, json_pack("{s:o}", "adapters", adapters_list(b, q, page)));
+    return page->body ? HEDDLE_OK : cell_no_memory(error);
 }
 
 /* ---- status ---------------------------------------------------------------------------------- */
@@ -114,12 +118,12 @@ static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *mes
         at--;
     return json_array_insert_new(
                list, at,
-               json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message", part_text(message))) == 0;
+               json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message", cell_text(message))) == 0;
 }
 
 /* Warns of a disk that takes no records, of processes that belong to another cluster, of keys that were
  * refused, and of adapters whose active version is lost. */
-static json_t *warnings_part(const answer_view_t *b)
+static json_t *warnings_json(const answer_view_t *b)
 {
     json_t *list = json_array();
     bool ok = list;
@@ -130,10 +134,11 @@ static json_t *warnings_part(const answer_view_t *b)
     }
     for (size_t i = 0; ok && i < STRANGERS_MAX; i++) {
         const stranger_t *s = &b->foreign->rows[i], *key = &b->refused->rows[i];
-        if (stranger_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
+        if (stranger_is_listed(s, b->now.us))
+            ok = warn(list, s->received_ms, "broker.other_cluster", s->text);
         bool is_refused = key->lacks_role || !auth_is_live(auth_key(b->auth, key->id));
         if (ok && is_refused && stranger_is_listed(key, b->now.us))
-            ok = warn(list, key->heard_ms, "keys.refused", key->text);
+            ok = warn(list, key->received_ms, "keys.refused", key->text);
     }
     /* Only WARNINGS_LOST adapters are named, because the answer must fit into one message; the others are
      * counted. */
@@ -143,7 +148,7 @@ static json_t *warnings_part(const answer_view_t *b)
         const track_t *t = summary_lost_active(b->rollout, a);
         if (!t || ++count > WARNINGS_LOST) continue;
         summary_lost_text(b->rollout, a, text, sizeof text);
-        ok = warn(list, t->lost_ms ? t->lost_ms : b->started_ms, "version.lost", text);
+        ok = warn(list, t->held_until_ms ? t->held_until_ms : b->started_ms, "version.lost", text);
     }
     if (ok && count > WARNINGS_LOST) {
         text_printf(text, sizeof text, "%zu more adapters have lost their active version: `heddle adapters`",
@@ -160,17 +165,17 @@ static int answer_status(const answer_view_t *b, const msg_query_t *q, answer_pa
 {
     /* Null, unless members reported greater numbers than the registry had: then it is an older copy. */
     json_t *restored = !b->restored.at_ms ? json_null()
-                                          : json_pack("{s:o, s:o, s:o}", "from", part_text(b->restored.from),
-                                                      "at", part_time(b->restored.at_ms), "message",
-                                                      part_text(b->restored.message));
+                                          : json_pack("{s:o, s:o, s:o}", "from", cell_text(b->restored.from),
+                                                      "at", cell_time(b->restored.at_ms), "message",
+                                                      cell_text(b->restored.message));
     json_t *broker =
         json_pack("{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
                   "endpoint", b->endpoint, "public_key", b->public_key, "cluster", b->cluster, "epoch",
-                  part_count(b->registry->epoch), "pid", part_count(b->pid), "heddle", heddle_version(),
+                  cell_count(b->registry->epoch), "pid", cell_count(b->pid), "heddle", heddle_version(),
                   "wire", "min", (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
-                  part_ms(b->now.us - b->started_us), "now_at", part_time(b->now.wall_ms), "state",
+                  cell_ms(b->now.us - b->started_us), "now_at", cell_time(b->now.wall_ms), "state",
                   b->is_read_only ? "read_only" : "ready", "data_dir", b->data_dir, "registry_bytes",
-                  part_count(b->registry_bytes), "restored", restored, "settling_ms", part_settling(b));
+                  cell_count(b->registry_bytes), "restored", restored, "settling_ms", cell_settling(b));
     uint64_t adapters = 0, versions = 0, ready = 0, lost = 0, writers = 0;
     for (size_t i = 0; i < b->registry->adapter_count; i++) {
         adapters += !registry_is_vacant(b->registry->adapters[i]);
@@ -181,41 +186,41 @@ static int answer_status(const answer_view_t *b, const msg_query_t *q, answer_pa
         ready += b->members->workers[i]->state == MEMBER_READY;
         lost += b->members->workers[i]->state == MEMBER_LOST;
     }
-    json_t *count = json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(adapters), "versions",
-                              part_count(versions), "workers_ready", part_count(ready), "workers_lost",
-                              part_count(lost), "writers", part_count(writers));
-    page->body = part_body("status", true,
+    json_t *count = json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", cell_count(adapters), "versions",
+                              cell_count(versions), "workers_ready", cell_count(ready), "workers_lost",
+                              cell_count(lost), "writers", cell_count(writers));
+    page->body = cell_body("status", true,
                            json_pack("{s:o, s:o, s:o, s:o, s:o}", "broker", broker, "warnings",
-                                     warnings_part(b), "reasons", status_reasons_part(b), "count", count,
+                                     warnings_json(b), "reasons", status_reasons_json(b), "count", count,
                                      "adapters", adapters_list(b, q, page)));
-    return page->body ? HEDDLE_OK : part_no_memory(error);
+    return page->body ? HEDDLE_OK : cell_no_memory(error);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static json_t *event_part(const event_row_t *e, uint64_t epoch)
+static json_t *event_json(const event_row_t *e, uint64_t epoch)
 {
     json_t *data = json_object(); /* has only what this type of event has */
     bool ok = data;
-    if (ok && e->decision) ok = json_object_set_new(data, "decision", part_count(e->decision)) == 0;
-    if (ok && e->token) ok = json_object_set_new(data, "token", part_count(e->token)) == 0;
+    if (ok && e->decision) ok = json_object_set_new(data, "decision", cell_count(e->decision)) == 0;
+    if (ok && e->token) ok = json_object_set_new(data, "token", cell_count(e->token)) == 0;
     bool is_source =
         e->type == EVENT_SOURCE_LOST || e->type == EVENT_SOURCE_BAD || e->type == EVENT_SOURCE_SLOW;
     const char *key = is_source ? "source" : "by";
-    if (ok && e->other[0]) ok = json_object_set_new(data, key, part_text(e->other)) == 0;
-    if (ok && e->bytes >= 0) ok = json_object_set_new(data, "bytes", part_count((uint64_t)e->bytes)) == 0;
+    if (ok && e->other[0]) ok = json_object_set_new(data, key, cell_text(e->other)) == 0;
+    if (ok && e->bytes >= 0) ok = json_object_set_new(data, "bytes", cell_count((uint64_t)e->bytes)) == 0;
     if (ok && e->duration_ms >= 0)
-        ok = json_object_set_new(data, "duration_ms", part_count((uint64_t)e->duration_ms)) == 0;
+        ok = json_object_set_new(data, "duration_ms", cell_count((uint64_t)e->duration_ms)) == 0;
     if (!ok) {
         json_decref(data);
         return NULL;
     }
-    return part_body("event", true,
+    return cell_body("event", true,
                      json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "seq",
-                               part_count(e->seq), "epoch", part_count(epoch), "at", part_time(e->at_ms),
-                               "type", events_name(e->type), "adapter", part_text(e->adapter), "version",
-                               part_number(e->version), "worker", part_text(e->worker), "code",
-                               part_code(e->code), "message", part_text(e->message), "data", data));
+                               cell_count(e->seq), "epoch", cell_count(epoch), "at", cell_time(e->at_ms),
+                               "type", events_name(e->type), "adapter", cell_text(e->adapter), "version",
+                               cell_number(e->version), "worker", cell_text(e->worker), "code",
+                               cell_code(e->code), "message", cell_text(e->message), "data", data));
 }
 
 static int answer_events(const answer_view_t *b, const msg_query_t *q, answer_page_t *page,
@@ -241,26 +246,30 @@ static int answer_events(const answer_view_t *b, const msg_query_t *q, answer_pa
             events_message(&gap, HEDDLE_ERR_GONE,
                            "the broker was started again: what epoch %llu had after %llu is gone",
                            (unsigned long long)q->epoch, (unsigned long long)q->after);
+        else if (q->after > ev->last_seq)
+            events_message(&gap, HEDDLE_ERR_GONE,
+                           "event %llu has not been yet: what came before it was of another registry",
+                           (unsigned long long)q->after);
         else
             events_message(&gap, HEDDLE_ERR_GONE, "events %llu to %llu are no longer kept",
                            (unsigned long long)q->after, (unsigned long long)(seq - 1));
-        rows_add(&rows, event_part(&gap, ev->epoch));
+        rows_add(&rows, event_json(&gap, ev->epoch));
     }
     for (; seq <= ev->last_seq; seq++) {
         const event_row_t *e = events_at(ev, seq);
-        if (e && events_match(e, &filter) && !rows_add(&rows, event_part(e, ev->epoch))) break;
+        if (e && events_match(e, &filter) && !rows_add(&rows, event_json(e, ev->epoch))) break;
     }
     page->more = rows.full;
     page->next = seq;
     /* The oldest event that is kept, whatever was asked for: a reader that asks by time sees the gap. */
     const event_row_t *first = events_at(ev, events_first(ev));
     page->body =
-        part_body("events", true,
+        cell_body("events", true,
                   json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
-                            part_count(events_first(ev)), "first_at", part_time(first ? first->at_ms : 0),
-                            "last_seq", part_count(ev->last_seq), "next", part_count(seq), "epoch",
-                            part_count(ev->epoch), "more", (int)page->more));
-    return page->body ? HEDDLE_OK : part_no_memory(error);
+                            cell_count(events_first(ev)), "first_at", cell_time(first ? first->at_ms : 0),
+                            "last_seq", cell_count(ev->last_seq), "next", cell_count(seq), "epoch",
+                            cell_count(ev->epoch), "more", (int)page->more));
+    return page->body ? HEDDLE_OK : cell_no_memory(error);
 }
 
 /* ---- which ----------------------------------------------------------------------------------- */
@@ -286,15 +295,36 @@ int answer_check_tag(const registry_t *registry, const msg_query_t *q, heddle_er
     return HEDDLE_ERR_NOT_FOUND;
 }
 
+int answer_check_ready(const answer_view_t *b, heddle_error_t *error)
+{
+    char time[16];
+    uint64_t settling_us = rollout_settling_us(b->rollout, b->members, b->now.us);
+    int rc = HEDDLE_OK;
+    if (b->brokers && !b->brokers->is_answered) {
+        rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, BROKERS_UNANSWERED);
+        error_hint(error, "see that etcd runs and has a majority; the broker goes on by itself then");
+    } else if (b->is_read_only) {
+        rc = error_fail(error, b->read_only_code, "the broker takes no records: %s", b->read_only_why);
+        error_hint(error, "%s%sthe broker tries again each second", b->read_only_hint,
+                   *b->read_only_hint ? "; " : "");
+    } else if (settling_us) {
+        units_ms_text((double)settling_us / 1000, time);
+        rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                        "the broker has just started, and decides nothing for %s", time);
+        error_hint(error, "members come back meanwhile; it is ready then");
+    }
+    return rc;
+}
+
 /* The table of answers.  Questions that wait are answered in query.c. */
 int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret_page, heddle_error_t *error)
 {
     static const struct {
         const char *op;
         int (*page)(const answer_view_t *b, const msg_query_t *q, answer_page_t *page, heddle_error_t *error);
-    } PAGES[] = {{"status", answer_status},   {"adapters", answer_adapters}, {"versions", answer_versions},
-                 {"workers", answer_workers}, {"events", answer_events},     {"keys", answer_keys},
-                 {"drain", answer_workers}};
+    } PAGES[] = {{"status", answer_status},   {"adapters", answer_adapters},    {"versions", answer_versions},
+                 {"workers", answer_workers}, {"events", answer_events},        {"keys", answer_keys},
+                 {"drain", answer_workers},   {"drain_cancel", answer_workers}, {"brokers", answer_brokers}};
     answer_page_t page = {0};
     if (answer_check_tag(b->registry, q, error)) return error->code;
     for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
@@ -304,6 +334,7 @@ int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret
         return rc;
     }
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker has no answer to \"%.64s\"", q->op ? q->op : "");
-    error_contrast(error, "status, adapters, versions, workers, events, wait, activate or verify", q->op);
+    error_contrast(error, "status, brokers, adapters, versions, workers, events, wait, activate or verify",
+                   q->op);
     return rc;
 }

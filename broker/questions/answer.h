@@ -8,7 +8,8 @@
  *   answer.c           which page; status, adapters, events   answer_workers.h  workers
  *   answer_versions.h  versions, a version                    answer_pending.h  wait, activate, verify
  *   answer_keys.h      keys, a forgotten adapter              status_reasons.h  of status: what is not well
- *   timing.h           of a version: where its time went      json_parts.h      what answers are made of
+ *   answer_brokers.h   brokers
+ *   timing.h           of a version: where its time went      cell.h            what answers are made of
  *   why.h              why a worker is not there, or how it gets on
  *
  * Pages.  A list goes on where the last page ended: status, adapters and workers after the name
@@ -19,7 +20,8 @@
 #ifndef BROKER_ANSWER_H
 #define BROKER_ANSWER_H
 
-#include "broker/auth.h"
+#include "broker/brokers.h"
+#include "broker/keys/auth.h"
 #include "broker/members/strangers.h"
 #include "broker/questions/pending.h"
 #include "core/limits.h"
@@ -28,12 +30,10 @@
 #define ANSWER_PAGE_ROWS 200u /* when the question names no limit */
 #define ANSWER_PAGE_EVENTS 500u
 #define ANSWER_PAGE_BYTES (LIMIT_FRAME_BYTES / 2) /* encoded; a page ends before it, whatever the limit */
-#define ANSWER_CONFIG_BYTES                                                                                  \
-    (128u << 10) /* a larger adapter_config.json is null in a body: it
-                  * has to fit a frame */
-#define ANSWER_WAIT_ROWS                                                                                     \
-    1000u /* of `workers` and of `missing` in a wait's body;
-           * counts are of all */
+/* a larger adapter_config.json is null in a body: it has to fit a frame */
+#define ANSWER_CONFIG_BYTES (128u << 10)
+/* of `workers` and of `missing` in a wait's body; counts are of all */
+#define ANSWER_WAIT_ROWS 1000u
 
 /* What bodies are made from, as of now; all of it borrowed for the call. */
 typedef struct answer_view {
@@ -47,9 +47,11 @@ typedef struct answer_view {
     /* of the broker itself */
     const char *endpoint, *public_key, *cluster, *data_dir; /* public_key NULL: without keys */
     uint64_t pid, started_us, started_ms, registry_bytes;
+    const brokers_t *brokers; /* NULL: it is the only one */
     bool is_read_only;
     uint64_t read_only_ms;
-    const char *read_only_why;
+    int read_only_code;
+    const char *read_only_why, *read_only_hint;
     struct {
         uint64_t at_ms;
         const char *from, *message;
@@ -67,7 +69,7 @@ typedef struct {
     char next_name[HEDDLE_NAME_MAX + 1];
 } answer_page_t;
 
-/* status adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body
+/* status brokers adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body
  * (json_decref).
  * NOT_FOUND: no such adapter, version or worker, or a tag of another digest · USAGE: no such question
  * · NO_MEMORY. */
@@ -76,5 +78,8 @@ int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret
  * number with another digest is NOT_FOUND.  A version that is unknown here is OK: each question answers that
  * itself. */
 int answer_check_tag(const registry_t *registry, const msg_query_t *q, heddle_error_t *error);
+/* Ready: it takes what members ask for, and decides.  UNAVAILABLE: it settles, or no etcd answers · what the
+ * store refuses records with. */
+int answer_check_ready(const answer_view_t *b, heddle_error_t *error);
 
 #endif

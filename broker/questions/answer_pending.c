@@ -11,7 +11,7 @@ static int finish(const char *kind, const heddle_error_t *verdict, json_t *field
         json_decref(fields);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    json_t *body = part_body(kind, !verdict->code, fields);
+    json_t *body = cell_body(kind, !verdict->code, fields);
     if (!body) return HEDDLE_ERR_NO_MEMORY;
     *ret_body = body;
     return HEDDLE_OK;
@@ -40,13 +40,13 @@ static json_t *wait_list(const answer_view_t *b, const pending_row_t *asked, con
         json_t *part =
             missing
                 ? json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", row->worker, "phase",
-                            part_text(row->phase), "code", part_code(code), "heartbeat_age_ms",
-                            row->member ? part_count(row->heartbeat_age_ms) : json_null(), "note",
-                            part_text(row->code ? row->message : p.note))
+                            cell_text(row->phase), "code", cell_code(code), "heartbeat_age_ms",
+                            row->member ? cell_count(row->heartbeat_age_ms) : json_null(), "note",
+                            cell_text(row->code ? row->message : p.note))
                 : json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", row->worker, "version",
-                            part_number(row->version), "digest", part_digest(v ? &v->digest : NULL), "state",
-                            part_text(row->state == COPY_NONE ? NULL : copy_state_name(row->state)),
-                            "since_at", part_time(row->since_ms));
+                            cell_number(row->version), "digest", cell_digest(v ? &v->digest : NULL), "state",
+                            cell_text(row->state == COPY_NONE ? NULL : copy_state_name(row->state)),
+                            "since_at", cell_time(row->since_ms));
         if (!rows_add(&rows, part)) break;
     }
     return rows_end(&rows);
@@ -76,8 +76,8 @@ static json_t *fetch_list(const answer_view_t *b, const wait_view_t *w, const ad
         if (!row->member || has_content(b, a, v, row->member)) continue;
         bytes += v->data_bytes;
         if (!has_room) continue;
-        json_t *part = json_pack("{s:s, s:o, s:o}", "worker", row->worker, "bytes", part_count(v->data_bytes),
-                                 "version", part_number(row->version));
+        json_t *part = json_pack("{s:s, s:o, s:o}", "worker", row->worker, "bytes", cell_count(v->data_bytes),
+                                 "version", cell_number(row->version));
         has_room = rows_add(&rows, part);
     }
     *ret_bytes = bytes;
@@ -97,10 +97,10 @@ int answer_wait(const answer_view_t *b, const pending_row_t *row, const heddle_e
     uint64_t decision = is_trial ? row->activated.decision : v ? v->decision : 0;
     json_t *fields = json_pack(
         "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
-        part_number(row->version), "digest", part_digest(v ? &v->digest : NULL), "decision",
-        part_number(decision), "phase", row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
-        part_count(view.need), "have_count", part_count(view.have), "eligible_count",
-        part_count(view.eligible), "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers",
+        cell_number(row->version), "digest", cell_digest(v ? &v->digest : NULL), "decision",
+        cell_number(decision), "phase", row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
+        cell_count(view.need), "have_count", cell_count(view.have), "eligible_count",
+        cell_count(view.eligible), "elapsed_ms", cell_ms(b->now.us - row->asked_us), "workers",
         wait_list(b, row, &view, verdict, false), "missing", wait_list(b, row, &view, verdict, true));
     uint64_t to_fetch = 0;
     json_t *would_fetch = row->kind != PENDING_ACTIVATE ? NULL
@@ -111,11 +111,11 @@ int answer_wait(const answer_view_t *b, const pending_row_t *row, const heddle_e
     uint64_t moved = track_moved_bytes(track_find(b->rollout, row->adapter, row->version));
     moved = row->is_decided && !is_trial && moved > row->moved_base ? moved - row->moved_base : 0;
     json_t *more =
-        json_pack("{s:o, s:o, s:b, s:b, s:b, s:b, s:o, s:o, s:o}", "from", part_number(row->activated.from),
-                  "to", part_number(row->version), "changed", (int)row->activated.changed, "same_bytes",
+        json_pack("{s:o, s:o, s:b, s:b, s:b, s:b, s:o, s:o, s:o}", "from", cell_number(row->activated.from),
+                  "to", cell_number(row->version), "changed", (int)row->activated.changed, "same_bytes",
                   (int)row->activated.same_bytes, "held", (int)row->activated.held, "dry_run", (int)is_trial,
-                  "bytes_moved", part_count(moved), "would_fetch", would_fetch, "would_fetch_bytes",
-                  is_trial ? part_count(to_fetch) : json_null());
+                  "bytes_moved", cell_count(moved), "would_fetch", would_fetch, "would_fetch_bytes",
+                  is_trial ? cell_count(to_fetch) : json_null());
     bool ok = fields && more && json_object_update(fields, more) == 0;
     json_decref(more);
     if (!ok) {
@@ -143,13 +143,13 @@ int answer_verify(const answer_view_t *b, const pending_row_t *row, const heddle
         json_t *exported =
             v->exported == EXPORTED_UNKNOWN ? json_null() : json_boolean(v->exported == EXPORTED_MATCH);
         json_t *part = json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:o}", "worker", v->worker, "version",
-                                 part_count(row->version), "digest", part_digest(hashed ? &v->digest : NULL),
+                                 cell_count(row->version), "digest", cell_digest(hashed ? &v->digest : NULL),
                                  "match", (int)(hashed && v->is_match), "exported_match", exported, "hash_ms",
-                                 hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
+                                 hashed ? cell_ms(v->hash_us) : json_null(), "code", cell_code(code));
         if (!rows_add(&rows, part)) break;
     }
     json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
-                               part_count(row->version), "expected", part_digest(&row->expected),
-                               "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers", rows_end(&rows));
+                               cell_count(row->version), "expected", cell_digest(&row->expected),
+                               "elapsed_ms", cell_ms(b->now.us - row->asked_us), "workers", rows_end(&rows));
     return finish("verify", verdict, fields, ret_body);
 }

@@ -3,7 +3,7 @@
 #ifndef BROKER_ANSWER_PENDING_H
 #define BROKER_ANSWER_PENDING_H
 
-#include "broker/questions/json_parts.h"
+#include "broker/questions/cell.h"
 
 /* How a wait or an activation ended (verdict->code 0: as asked), with the workers that count as they are
  * now.  On OK the caller owns *ret_body.  NO_MEMORY. */

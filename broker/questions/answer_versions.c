@@ -4,7 +4,7 @@
 #include "broker/questions/why.h"
 
 #include "broker/registry/decision.h"
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "formats/kind.h"
@@ -43,10 +43,10 @@ static holder_hosts_t holder_hosts(const answer_view_t *b, const track_t *t)
     for (size_t i = 0; i < named; i++) count += !i || strcmp(hosts[i - 1], hosts[i]) != 0;
     if (count == 1) only = hosts[0];
     free(hosts);
-    return (holder_hosts_t){part_count(count), only};
+    return (holder_hosts_t){cell_count(count), only};
 }
 
-static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *version_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = track_find(b->rollout, a->name, v->version);
     char note[SUMMARY_NOTE_TEXT];
@@ -58,8 +58,8 @@ static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, cons
         has_reason = decision_end_reason(a, v, &reason);
     char nearest[SUMMARY_QUEUED_TEXT];
     /* Of an adapter that was never served, and of its newest version: that is where a user looks. */
-    bool is_alone =
-        has_reason && reason.code == HEDDLE_ERR_NO_WORKERS && !a->active && v->version == a->last_version;
+    bool is_alone = has_reason && reason.code == HEDDLE_ERR_NO_WORKERS && !active_latest(a) &&
+                    v->version == a->last_version;
     if (is_alone && summary_nearest_text(b->members, a->name, nearest))
         error_hint(&reason, "%s; `heddle forget %.64s` removes it", nearest, a->name);
     json_t *meta = *v->meta ? json_loads(v->meta, 0, NULL) : NULL;
@@ -67,20 +67,20 @@ static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, cons
         json_decref(meta);
         meta = json_object();
     }
-    json_t *took = v->first_ms ? part_ms(timing_whole_us(v)) : json_null();
+    json_t *took = v->first_ms ? cell_ms(timing_whole_us(v)) : json_null();
     holder_hosts_t hosts = holder_hosts(b, t);
     return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
                      "s:o, s:o, s:s}",
-                     "version", part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
-                     "digest", part_digest(&v->digest), "state", summary_state(b->rollout, a, v), "reason",
-                     has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
-                     v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
-                     part_time(v->created_ms), "activated_at", part_time(v->first_ms), "took_ms", took,
-                     "data_bytes", part_count(v->data_bytes), "payload_bytes",
-                     part_count(v->part.payload_bytes), "tensor_count", part_count(v->tensor_count),
-                     "features", part_words(v->features), "holder_count", part_count(track_holder_count(t)),
-                     "holder_host_count", hosts.count, "holder_host", part_text(hosts.only), "active_count",
-                     part_count(t ? track_active_count(t) : 0), "meta", meta, "kind", kind_name(v->kind));
+                     "version", cell_count(v->version), "tag", cell_tag(a->name, v->version, &v->digest),
+                     "digest", cell_digest(&v->digest), "state", summary_state(b->rollout, a, v), "reason",
+                     has_reason ? value_from_error(&reason) : json_null(), "note", cell_text(note), "step",
+                     v->step < 0 ? json_null() : cell_count((uint64_t)v->step), "created_at",
+                     cell_time(v->created_ms), "activated_at", cell_time(v->first_ms), "took_ms", took,
+                     "data_bytes", cell_count(v->data_bytes), "payload_bytes",
+                     cell_count(record_payload_bytes(&v->parts)), "tensor_count", cell_count(v->tensor_count),
+                     "features", cell_words(v->features), "holder_count", cell_count(track_holder_count(t)),
+                     "holder_host_count", hosts.count, "holder_host", cell_text(hosts.only), "active_count",
+                     cell_count(t ? track_active_count(t) : 0), "meta", meta, "kind", kind_name(v->kind));
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------ */
@@ -99,7 +99,7 @@ static bool is_flatter_than(const json_t *value, unsigned depth)
 
 /* null where it is not at hand, too large or too deep for a frame, or not what jansson can hold (an integer
  * of 70 digits). */
-static json_t *config_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *config_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     buf_t stored = {0};
     bytes_t bytes = bytes_of(v->config, v->config_bytes);
@@ -115,7 +115,7 @@ static json_t *config_part(const answer_view_t *b, const adapter_row_t *a, const
 
 /* How far the rollout is, and which workers it still waits for.  At most MISSING_ROWS of them are named: the
  * counts are of all. */
-static json_t *rollout_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *rollout_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
     missing_row_t missing[MISSING_ROWS];
@@ -126,27 +126,27 @@ static json_t *rollout_part(const answer_view_t *b, const adapter_row_t *a, cons
     rows_init(&rows, 0, MISSING_ROWS);
     for (uint32_t i = 0; i < sum.missing_count && i < MISSING_ROWS; i++) {
         const missing_row_t *m = &missing[i];
-        json_t *part = json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", part_text(m->phase),
-                                 "code", part_code(m->code), "message", part_text(m->message));
+        json_t *part = json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", cell_text(m->phase),
+                                 "code", cell_code(m->code), "message", cell_text(m->message));
         if (!rows_add(&rows, part)) break;
     }
     bool is_known = timing_knows_awaited(b, v);
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[sum.activation < 3 ? sum.activation : 0],
-        "deadline_ms", part_count(v->asked_ms), "eligible_count",
-        is_known ? part_count(sum.eligible) : json_null(), "staged_count", part_count(sum.staged),
-        "active_count", part_count(sum.active), "missing", rows_end(&rows));
+        "deadline_ms", cell_count(v->asked_ms), "eligible_count",
+        is_known ? cell_count(sum.eligible) : json_null(), "staged_count", cell_count(sum.staged),
+        "active_count", cell_count(sum.active), "missing", rows_end(&rows));
 }
 
-static json_t *moved_part(const msg_moved_t *moved)
+static json_t *moved_json(const msg_moved_t *moved)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "late", part_count(moved->late), "gone",
-                     part_count(moved->gone), "refused", part_count(moved->refused), "bad",
-                     part_count(moved->bad), "slow", part_count(moved->slow));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "late", cell_count(moved->late), "gone",
+                     cell_count(moved->gone), "refused", cell_count(moved->refused), "bad",
+                     cell_count(moved->bad), "slow", cell_count(moved->slow));
 }
 
 /* Which processes the bytes of a copy came from, as the worker counted them. */
-static json_t *served_part(const copy_served_t *served, uint32_t count, bool holds_region)
+static json_t *served_json(const copy_served_t *served, uint32_t count, bool holds_region)
 {
     json_t *list = json_array();
     bool ok = list;
@@ -154,8 +154,8 @@ static json_t *served_part(const copy_served_t *served, uint32_t count, bool hol
         const copy_served_t *s = &served[i];
         json_t *part = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", s->name, "kind",
                                  s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "way",
-                                 holds_region ? "host" : "network", "bytes", part_count(s->bytes), "moved",
-                                 moved_part(&s->moved));
+                                 holds_region ? "host" : "network", "bytes", cell_count(s->bytes), "moved",
+                                 moved_json(&s->moved));
         ok = json_array_append_new(list, part) == 0;
     }
     if (ok) return list;
@@ -165,7 +165,7 @@ static json_t *served_part(const copy_served_t *served, uint32_t count, bool hol
 
 /* The fetches of processes whose rows are gone, the oldest first, as far as they fit; their number is of
  * all. */
-static json_t *former_part(const track_t *t)
+static json_t *former_json(const track_t *t)
 {
     rows_t rows;
     rows_init(&rows, 0, LIMIT_FORMER);
@@ -173,12 +173,12 @@ static json_t *former_part(const track_t *t)
     for (uint32_t i = 0; t && i < t->former_rows; i++) {
         const former_row_t *f = &t->former[i];
         json_t *part = json_pack("{s:s, s:o, s:o}", "worker", f->worker, "sources",
-                                 served_part(f->served, f->served_count, f->held_region), "fetch_ms",
-                                 part_span(f->fetch_us));
+                                 served_json(f->served, f->served_count, f->held_region), "fetch_ms",
+                                 cell_span(f->fetch_us));
         if (!rows_add(&rows, part)) break;
     }
     return json_pack("{s:o, s:o}", "former", rows_end(&rows), "former_count",
-                     part_count(t ? t->former_count : 0));
+                     cell_count(t ? t->former_count : 0));
 }
 
 /* The worker that compared the bytes: where it was another one of the host, the one whose copy is the same
@@ -199,26 +199,28 @@ static const char *verifier_of(const track_t *t, const copy_row_t *c)
 }
 
 /* One worker's copy, with the time of each phase.  A phase that has not begun is null, and not 0. */
-static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_row_t *c,
+static json_t *copy_json(const answer_view_t *b, const track_t *t, const copy_row_t *c,
                          const adapter_row_t *a)
 {
     /* Announced in the turn it was published in: 0 ms, not unknown. */
-    bool is_heard = c->state > COPY_ANNOUNCED && (c->told_us || c->announce_us);
-    json_t *announced = is_heard ? part_ms(c->announce_us) : json_null();
+    bool is_reported = c->state > COPY_ANNOUNCED && (c->sent_us || c->announce_us);
+    json_t *announced = is_reported ? cell_ms(c->announce_us) : json_null();
     json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced,
-                               "queued_ms", part_span(c->queued_us), "waiting_ms", part_span(c->wait_us),
-                               "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
-                               "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
-                               "activate_ms", part_span(c->activate_us));
+                               "queued_ms", cell_span(c->queued_us), "waiting_ms", cell_span(c->wait_us),
+                               "connect_ms", cell_span(c->connect_us), "fetch_ms", cell_span(c->fetch_us),
+                               "verify_ms", cell_span(c->verify_us), "stage_ms", cell_span(c->stage_us),
+                               "activate_ms", cell_span(c->activate_us));
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
     /* A stale copy is what it is since the version that it serves was overtaken. */
-    bool is_overtaken = sub && c->state == COPY_ACTIVE && summary_copy_state(c, a, t->version) == COPY_STALE;
-    const char *state = summary_copy_name(t, c, a);
+    uint64_t active = m ? active_for(a, m) : active_latest(a);
+    bool is_overtaken =
+        sub && c->state == COPY_ACTIVE && summary_copy_state(c, active, t->version) == COPY_STALE;
+    const char *state = summary_copy_name(t, c, active);
     if (state && sub && why_copy_is_fetching(t, c, sub)) state = copy_state_name(COPY_FETCHING);
-    bool is_served = sub && c->state == COPY_ACTIVE && sub->version == t->version;
+    bool is_served = sub && c->state == COPY_ACTIVE && sub->serving.version == t->version;
     uint64_t since_ms = is_overtaken         ? active_stale_ms(a, sub)
-                        : is_served          ? sub->since_ms
+                        : is_served          ? sub->serving.since_ms
                         : !state && c->token ? t->row->ended_ms
                                              : c->since_ms;
     why_copy_t p = why_copy(b, t, c);
@@ -228,18 +230,18 @@ static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_ro
     json_t *held = c->verified ? json_boolean(c->holds_region) : json_null();
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "worker", c->worker, "awaited", awaited, "state", part_text(state), "code", part_code(c->code),
-        "message", part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms), "bytes_done",
-        part_count(c->bytes_done), "verified", part_text(VERIFIED[c->verified]), "verified_by",
-        part_text(verifier_of(t, c)), "held", held, "sources",
-        served_part(c->served, c->served_count, c->holds_region), "max_rate_bytes",
-        part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes), "source",
-        part_text(p.source), "waits_for", part_text(p.waits_for), "note", part_text(p.note), "queued_behind",
-        part_number(c->behind), "timing", timing);
+        "worker", c->worker, "awaited", awaited, "state", cell_text(state), "code", cell_code(c->code),
+        "message", cell_text(c->code ? c->message : NULL), "since_at", cell_time(since_ms), "bytes_done",
+        cell_count(c->bytes_done), "verified", cell_text(VERIFIED[c->verified]), "verified_by",
+        cell_text(verifier_of(t, c)), "held", held, "sources",
+        served_json(c->served, c->served_count, c->holds_region), "max_rate_bytes",
+        cell_number(m ? m->max_rate_bytes : 0), "rate_bytes", cell_number(p.rate_bytes), "source",
+        cell_text(p.source), "waits_for", cell_text(p.waits_for), "note", cell_text(p.note), "queued_behind",
+        cell_number(c->behind), "timing", timing);
 }
 
 /* What all workers have together while some are on their way to it; null: none is. */
-static json_t *progress_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *progress_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = track_find(b->rollout, a->name, v->version);
     summary_bytes_t bytes = summary_bytes(b->rollout, a, v);
@@ -252,9 +254,9 @@ static json_t *progress_part(const answer_view_t *b, const adapter_row_t *a, con
         bool is_fetching = sub && copy_in_flight(c) && why_copy_is_fetching(t, c, sub) && !c->cut_off_us;
         if (is_fetching) rate += copy_rate(c, m, sub);
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "bytes_done", part_count(bytes.done), "all_bytes",
-                     part_count(bytes.all), "worker_count", part_count(bytes.workers), "rate_bytes",
-                     part_number(rate));
+    return json_pack("{s:o, s:o, s:o, s:o}", "bytes_done", cell_count(bytes.done), "all_bytes",
+                     cell_count(bytes.all), "worker_count", cell_count(bytes.workers), "rate_bytes",
+                     cell_number(rate));
 }
 
 /* Copies are sorted by the worker's name, so the page goes on after the last name of the one before. */
@@ -267,7 +269,7 @@ static json_t *copies_list(const answer_view_t *b, const adapter_row_t *a, const
     for (size_t i = 0; t && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         if (c->state == COPY_NONE || (q->after_name && strcmp(c->worker, q->after_name) <= 0)) continue;
-        if (!rows_add(&rows, copy_part(b, t, c, a))) break;
+        if (!rows_add(&rows, copy_json(b, t, c, a))) break;
         memcpy(page->next_name, c->worker, sizeof page->next_name);
     }
     page->more = rows.full;
@@ -279,12 +281,12 @@ static json_t *copies_list(const answer_view_t *b, const adapter_row_t *a, const
 static json_t *one_version(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v,
                            const msg_query_t *q, answer_page_t *page)
 {
-    json_t *row = version_part(b, a, v);
+    json_t *row = version_json(b, a, v);
     json_t *more =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
-                  part_text(v->request_id), "writer", part_text(v->writer), "rollout", rollout_part(b, a, v),
-                  "progress", progress_part(b, a, v), "workers", copies_list(b, a, q, page));
-    json_t *took = timing_part(b, a, v), *former = former_part(track_find(b->rollout, a->name, v->version));
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "config", config_json(b, a, v), "request_id",
+                  cell_text(v->request_id), "writer", cell_text(v->writer), "rollout", rollout_json(b, a, v),
+                  "progress", progress_json(b, a, v), "workers", copies_list(b, a, q, page));
+    json_t *took = timing_json(b, a, v), *former = former_json(track_find(b->rollout, a->name, v->version));
     bool ok = row && more && took && former && json_object_update(row, took) == 0 &&
               json_object_update(row, more) == 0 && json_object_update(row, former) == 0;
     json_decref(took);
@@ -323,23 +325,23 @@ int answer_versions(const answer_view_t *b, const msg_query_t *q, answer_page_t 
         for (size_t i = 0; i < a->version_count; i++) {
             const version_row_t *row = a->versions[i];
             if (row->version <= q->after) continue;
-            if (!rows_add(&rows, version_part(b, a, row))) break;
+            if (!rows_add(&rows, version_json(b, a, row))) break;
             page->next = row->version;
         }
         page->more = rows.full;
         list = rows_end(&rows);
     }
-    page->body = part_body("versions", true, json_pack("{s:s, s:o}", "adapter", a->name, "versions", list));
-    return page->body ? HEDDLE_OK : part_no_memory(error);
+    page->body = cell_body("versions", true, json_pack("{s:s, s:o}", "adapter", a->name, "versions", list));
+    return page->body ? HEDDLE_OK : cell_no_memory(error);
 }
 
 int answer_pull(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body)
 {
     json_t *fields = json_pack(
-        "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version", part_count(v->version),
-        "tag", part_tag(a->name, v->version, &v->digest), "digest", part_digest(&v->digest), "state",
-        summary_state(b->rollout, a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
-        "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
-    *ret_body = part_body("pull", true, fields);
+        "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version", cell_count(v->version),
+        "tag", cell_tag(a->name, v->version, &v->digest), "digest", cell_digest(&v->digest), "state",
+        summary_state(b->rollout, a, v), "step", v->step < 0 ? json_null() : cell_count((uint64_t)v->step),
+        "data_bytes", cell_count(v->data_bytes), "tensor_count", cell_count(v->tensor_count));
+    *ret_body = cell_body("pull", true, fields);
     return *ret_body ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
 }

@@ -3,7 +3,7 @@
 #ifndef BROKER_ANSWER_VERSIONS_H
 #define BROKER_ANSWER_VERSIONS_H
 
-#include "broker/questions/json_parts.h"
+#include "broker/questions/cell.h"
 
 int answer_versions(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret_page,
                     heddle_error_t *error);

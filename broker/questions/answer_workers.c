@@ -2,7 +2,7 @@
 #include "broker/questions/answer_workers.h"
 #include "broker/questions/why.h"
 
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "broker/rollout/drain.h"
 #include "core/errors.h"
 #include "core/option.h"
@@ -13,7 +13,7 @@
 /* ---- one subscription ------------------------------------------------------------------------ */
 
 /* The earlier versions that the worker keeps, to go back to without another fetch. */
-static json_t *kept_part(const answer_view_t *b, const member_t *m, const adapter_row_t *a)
+static json_t *kept_json(const answer_view_t *b, const member_t *m, const adapter_row_t *a)
 {
     json_t *list = json_array();
     bool ok = list;
@@ -21,7 +21,7 @@ static json_t *kept_part(const answer_view_t *b, const member_t *m, const adapte
         const version_row_t *v = a->versions[i];
         const track_t *t = registry_is_live(v) ? track_find(b->rollout, a->name, v->version) : NULL;
         const copy_row_t *c = t ? copy_find(t, m->name) : NULL;
-        if (c && c->state == COPY_KEPT) ok = json_array_append_new(list, part_count(v->version)) == 0;
+        if (c && c->state == COPY_KEPT) ok = json_array_append_new(list, cell_count(v->version)) == 0;
     }
     if (ok) return list;
     json_decref(list);
@@ -29,10 +29,10 @@ static json_t *kept_part(const answer_view_t *b, const member_t *m, const adapte
 }
 
 /* What a worker has of an adapter, and what is wrong with it. */
-static json_t *subscription_part(const answer_view_t *b, const member_t *m, const member_sub_t *sub)
+static json_t *subscription_json(const answer_view_t *b, const member_t *m, const member_sub_t *sub)
 {
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
-    const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
+    const version_row_t *v = a && sub->serving.version ? registry_version(a, sub->serving.version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
     const track_t *next = sub->fetching ? track_find(b->rollout, sub->adapter, sub->fetching) : NULL;
     const copy_row_t *c = next ? copy_find(next, m->name) : NULL;
@@ -43,21 +43,21 @@ static json_t *subscription_part(const answer_view_t *b, const member_t *m, cons
     json_t *fetching =
         !sub->fetching
             ? json_null()
-            : json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
-                        part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
-                        part_text(source ? source->name : NULL), "rate_bytes", part_number(why.rate_bytes));
+            : json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", cell_count(sub->fetching), "bytes_done",
+                        cell_count(sub->bytes_done), "data_bytes", cell_count(sub->data_bytes), "source",
+                        cell_text(source ? source->name : NULL), "rate_bytes", cell_number(why.rate_bytes));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
-                     sub->adapter, "version", part_number(sub->version), "decision",
-                     part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
-                     "digest", part_digest(digest), "state", part_text(why.state), "code",
-                     part_code(why.code), "message", part_text(why.code ? why.message : NULL), "lag",
-                     part_count(active_lag(a, m, sub)), "since_at", part_time(why.since_ms), "held_count",
-                     part_count(sub->held_count), "fetching", fetching, "note", part_text(why.note), "kept",
-                     kept_part(b, m, a));
+                     sub->adapter, "version", cell_number(sub->serving.version), "decision",
+                     cell_number(sub->serving.decision), "tag",
+                     cell_tag(sub->adapter, sub->serving.version, digest), "digest", cell_digest(digest),
+                     "state", cell_text(why.state), "code", cell_code(why.code), "message",
+                     cell_text(why.code ? why.message : NULL), "lag", cell_count(active_lag(a, m, sub)),
+                     "since_at", cell_time(why.since_ms), "held_count", cell_count(sub->held_count),
+                     "fetching", fetching, "note", cell_text(why.note), "kept", kept_json(b, m, a));
 }
 
 /* By name: a worker lists its subscriptions in the order of its command line. */
-static json_t *subs_part(const answer_view_t *b, const member_t *m)
+static json_t *subs_json(const answer_view_t *b, const member_t *m)
 {
     json_t *list = json_array();
     bool ok = list;
@@ -66,7 +66,7 @@ static json_t *subs_part(const answer_view_t *b, const member_t *m)
         while (at > 0 && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "name")),
                                 m->subs[i].adapter) > 0)
             at--;
-        ok = json_array_insert_new(list, at, subscription_part(b, m, &m->subs[i])) == 0;
+        ok = json_array_insert_new(list, at, subscription_json(b, m, &m->subs[i])) == 0;
     }
     if (ok) return list;
     json_decref(list);
@@ -78,7 +78,7 @@ enum { DRAIN_NAMED = 64 };
 /* ---- one worker ------------------------------------------------------------------------------ */
 
 /* Labels were checked by JOIN, so each has a "=". */
-static json_t *labels_part(const member_t *m)
+static json_t *labels_json(const member_t *m)
 {
     json_t *labels = json_object();
     bool ok = labels;
@@ -93,7 +93,7 @@ static json_t *labels_part(const member_t *m)
     return NULL;
 }
 
-static json_t *texts_part(char *const *texts, uint32_t count)
+static json_t *texts_json(char *const *texts, uint32_t count)
 {
     json_t *list = json_array();
     bool ok = list;
@@ -116,7 +116,7 @@ static const char *relay_why(const answer_view_t *b, const member_t *m)
 }
 
 /* "policy@3": what is only at the worker, which waits until it is elsewhere too. */
-static json_t *only_here_part(const answer_view_t *b, const member_t *m)
+static json_t *only_here_json(const answer_view_t *b, const member_t *m)
 {
     const track_t *tracks[DRAIN_NAMED];
     view_t v = {b->registry, b->members, b->now};
@@ -125,46 +125,46 @@ static json_t *only_here_part(const answer_view_t *b, const member_t *m)
     for (size_t i = 0; i < count && i < DRAIN_NAMED; i++)
         json_array_append_new(
             list, json_sprintf("%s@%llu", tracks[i]->adapter, (unsigned long long)tracks[i]->version));
-    return json_pack("{s:o, s:o, s:o}", "since_at", part_time(m->drain_ms), "only_here_count",
-                     part_count(count), "only_here", list);
+    return json_pack("{s:o, s:o, s:o}", "since_at", cell_time(m->drain_ms), "only_here_count",
+                     cell_count(count), "only_here", list);
 }
 
-static json_t *worker_part(const answer_view_t *b, const member_t *m)
+static json_t *worker_json(const answer_view_t *b, const member_t *m)
 {
     /* Current: it serves the active version of every adapter that it subscribed to. */
     bool is_current = member_is_ready(m);
     for (uint32_t i = 0; is_current && i < m->sub_count; i++)
         is_current = active_is_served(registry_adapter(b->registry, m->subs[i].adapter), m, &m->subs[i]);
     json_t *group = !m->group[0] ? json_null()
-                                 : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", part_count(m->rank),
-                                             "ranks", part_count(m->ranks));
+                                 : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", cell_count(m->rank),
+                                             "ranks", cell_count(m->ranks));
     json_t *transport =
-        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o, s:o}", "backend", part_text(m->backend), "ucx",
-                  part_text(m->ucx), "devices", texts_part(m->devices, m->device_count), "addresses",
-                  texts_part(m->addresses, m->address_count), "memory", m->place ? "shared" : "own",
-                  "memory_why", part_text(m->unheld), "host_share", part_text(m->host_share));
+        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o, s:o}", "backend", cell_text(m->backend), "ucx",
+                  cell_text(m->ucx), "devices", texts_json(m->devices, m->device_count), "addresses",
+                  texts_json(m->addresses, m->address_count), "memory", m->place ? "shared" : "own",
+                  "memory_why", cell_text(m->unheld), "host_share", cell_text(m->host_share));
     /* Before the first heartbeat only the number of slots that JOIN asked for is known. */
     const msg_counts_t *c = &m->counts;
-    bool told = c->slots_total > 0;
-    uint64_t total = told ? c->slots_total : m->slots * m->sub_count;
-    json_t *slots = json_pack("{s:o, s:o, s:o}", "total", part_count(total), "free",
-                              told ? part_count(c->slots_free) : json_null(), "held",
-                              told ? part_count(c->slots_held) : json_null());
+    bool is_reported = c->slots_total > 0;
+    uint64_t total = is_reported ? c->slots_total : m->slots * m->sub_count;
+    json_t *slots = json_pack("{s:o, s:o, s:o}", "total", cell_count(total), "free",
+                              is_reported ? cell_count(c->slots_free) : json_null(), "held",
+                              is_reported ? cell_count(c->slots_held) : json_null());
     json_t *counters =
-        json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
-                  part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
-                  part_count(c->retries), "fenced", part_count(c->fenced));
+        json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", cell_count(c->bytes_in), "bytes_out",
+                  cell_count(c->bytes_out), "chunks_bad", cell_count(c->chunks_bad), "retries",
+                  cell_count(c->retries), "fenced", cell_count(c->fenced));
     bool has_memory = c->own_bytes || c->held_bytes;
-    json_t *memory = json_pack("{s:o, s:o}", "own_bytes", has_memory ? part_count(c->own_bytes) : json_null(),
-                               "held_bytes", has_memory ? part_count(c->held_bytes) : json_null());
-    json_t *drain = member_is_draining(m) ? only_here_part(b, m) : json_null();
+    json_t *memory = json_pack("{s:o, s:o}", "own_bytes", has_memory ? cell_count(c->own_bytes) : json_null(),
+                               "held_bytes", has_memory ? cell_count(c->held_bytes) : json_null());
+    json_t *drain = member_is_draining(m) ? only_here_json(b, m) : json_null();
     return json_pack("{s:s, s:o, s:s, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "name", m->name, "token", part_count(m->token), "state", member_state_name(m->state),
-                     "drain", drain, "current", (int)is_current, "host", part_text(m->host), "pid",
-                     part_number(m->pid), "labels", labels_part(m), "group", group, "joined_at",
-                     part_time(m->joined_ms), "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)),
+                     "name", m->name, "token", cell_count(m->token), "state", member_state_name(m->state),
+                     "drain", drain, "current", (int)is_current, "host", cell_text(m->host), "pid",
+                     cell_number(m->pid), "labels", labels_json(m), "group", group, "joined_at",
+                     cell_time(m->joined_ms), "heartbeat_age_ms", cell_count(member_silent_ms(m, b->now.us)),
                      "transport", transport, "slots", slots, "memory", memory, "relay_why",
-                     part_text(relay_why(b, m)), "adapters", subs_part(b, m), "counters", counters);
+                     cell_text(relay_why(b, m)), "adapters", subs_json(b, m), "counters", counters);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
@@ -191,11 +191,11 @@ int answer_workers(const answer_view_t *b, const msg_query_t *q, answer_page_t *
         const member_t *m = b->members->workers[i];
         if (name ? strcmp(m->name, name) != 0 : q->after_name && strcmp(m->name, q->after_name) <= 0)
             continue;
-        if (!rows_add(&rows, worker_part(b, m))) break;
+        if (!rows_add(&rows, worker_json(b, m))) break;
         memcpy(page->next_name, m->name, sizeof page->next_name);
     }
     page->more = rows.full;
-    page->body = part_body(
-        q->op, true, json_pack("{s:o, s:o}", "settling_ms", part_settling(b), "workers", rows_end(&rows)));
-    return page->body ? HEDDLE_OK : part_no_memory(error);
+    page->body = cell_body(
+        q->op, true, json_pack("{s:o, s:o}", "settling_ms", cell_settling(b), "workers", rows_end(&rows)));
+    return page->body ? HEDDLE_OK : cell_no_memory(error);
 }

@@ -4,7 +4,7 @@
 #ifndef BROKER_ANSWER_WORKERS_H
 #define BROKER_ANSWER_WORKERS_H
 
-#include "broker/questions/json_parts.h"
+#include "broker/questions/cell.h"
 
 int answer_workers(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret_page,
                    heddle_error_t *error);

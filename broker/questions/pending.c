@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/pending.h"
 
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -147,7 +147,7 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     error_text(row->adapter, sizeof row->adapter, q->name);
     uint64_t meant = newest ? newest->version : 0;
     bool means_active = row->kind == PENDING_VERIFY || row->aim != AIM_VERSION;
-    if (means_active && a && a->active) meant = a->active;
+    if (means_active && a && active_latest(a)) meant = active_latest(a);
     row->named = q->version;
     row->version = q->version ? q->version : meant;
     if (!newest) return registry_fail_unknown(v.registry, q->name, row->version, NULL, error);
@@ -205,41 +205,42 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     const pending_row_t *row = w->row;
     const adapter_row_t *a = w->a;
     const member_sub_t *sub = member_sub(m, row->adapter);
-    const copy_row_t *c = copy_of(w->t, m), *told = c;
+    const copy_row_t *c = copy_of(w->t, m), *shown = c;
     /* A version that has ended is on its way to no worker. What a copy was at the end outlives its
      * session. */
     bool has_ended = w->t && track_is_ended(w->t);
-    if (has_ended && !told) told = copy_find(w->t, m->name);
-    bool overtaken = !row->exact && !row->dry_run && w->reached_at && sub->decision >= w->reached_at;
-    overtaken = overtaken && !sub->is_refused;
+    if (has_ended && !shown) shown = copy_find(w->t, m->name);
+    bool overtaken = !row->exact && !row->dry_run && w->reached_at && sub->serving.decision >= w->reached_at;
+    overtaken = overtaken && !sub->serving.is_refused;
     /* A version that is activated again counts as served only after the worker reported that decision:
      * before, it may have been switching to another one. */
     uint64_t active = active_for(a, m);
-    bool is_served = sub->version == row->version && !sub->is_refused &&
-                     (sub->version != active || sub->decision >= a->decision);
+    bool is_served = sub->serving.version == row->version && !sub->serving.is_refused &&
+                     (sub->serving.version != active || sub->serving.decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
-    const copy_row_t *served = sub->version ? copy_of(track_find(w->ro, a->name, sub->version), m) : NULL;
+    const copy_row_t *served =
+        sub->serving.version ? copy_of(track_find(w->ro, a->name, sub->serving.version), m) : NULL;
     /* The worker refused the version, and will not try again without another decision. */
     *ret = (wait_row_t){
         .member = m,
-        .copy = told,
+        .copy = shown,
         .worker = m->name,
-        .version = sub->version,
-        .decision = sub->decision,
-        .since_ms = sub->since_ms,
-        .state = served ? summary_copy_state(served, a, sub->version) : COPY_NONE,
-        .phase = told        ? copy_phase(told)
+        .version = sub->serving.version,
+        .decision = sub->serving.decision,
+        .since_ms = sub->serving.since_ms,
+        .state = served ? summary_copy_state(served, active, sub->serving.version) : COPY_NONE,
+        .phase = shown       ? copy_phase(shown)
                  : has_ended ? ""
                              : "announce",
-        .code = told ? told->code : 0,
-        .message = told && told->code ? copy_message(told) : "",
+        .code = shown ? shown->code : 0,
+        .message = shown && shown->code ? copy_message(shown) : "",
         .is_refused = (c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED)),
         .heartbeat_age_ms = member_silent_ms(m, w->v.now.us)};
     ret->is_reached = !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;
-    ret->state = summary_copy_state(c, a, row->version);
+    ret->state = summary_copy_state(c, active, row->version);
 }
 
 /* Looks at the workers that the question names, or at all READY subscribers. */
@@ -252,7 +253,7 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     wait_row_t *rows = calloc(most + 1, sizeof *rows);
     if (!rows) return HEDDLE_ERR_NO_MEMORY;
     wait_scope_t scope = {row, ro, a, t, v, version ? registry_reached_at(a, version) : 0};
-    uint32_t count = row->worker_count, have = 0;
+    uint32_t count = row->worker_count, have = 0, draining = 0;
     for (uint32_t i = 0; i < row->worker_count; i++) {
         const member_t *m = membership_worker(v.members, row->workers[i]);
         if (member_subscribes(m, row->adapter)) see_worker(&scope, m, &rows[i]);
@@ -267,6 +268,7 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
         const member_t *m = v.members->workers[i];
         bool counts = member_subscribes(m, row->adapter) && !member_is_draining(m);
         if (counts) see_worker(&scope, m, &rows[count++]);
+        else draining += member_is_draining(m) && member_subscribes(m, row->adapter);
     }
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;
@@ -274,6 +276,7 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
                               .count = count,
                               .have = have,
                               .eligible = count,
+                              .draining = draining,
                               .need = is_none ? 0 : units_quorum_need(row->quorum, count, row->min)};
     return HEDDLE_OK;
 }
@@ -302,14 +305,15 @@ static int version_ended(const pending_row_t *row, const rollout_t *ro, const ad
                             names_itself ? "" : " failed: ", reason.message);
         error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
                     reason.phase[0] ? reason.phase : NULL);
-        bool is_newest_meant = !row->named && a->active; /* the caller did not know that one had failed */
+        bool is_newest_meant =
+            !row->named && active_latest(a); /* the caller did not know that one had failed */
         if (is_newest_meant && summary_lost_active(ro, a))
             error_hint(error, "`heddle versions %s` shows where it ended; publish again", name);
         else if (is_newest_meant)
             error_hint(error,
                        "`heddle versions %s` shows where it ended; `heddle wait %s@%llu` waits for the "
                        "active version",
-                       name, row->adapter, (unsigned long long)a->active);
+                       name, row->adapter, (unsigned long long)active_latest(a));
         else error_hint(error, "`heddle versions %s` shows where it ended", name);
         return rc;
     }
@@ -340,7 +344,13 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
     error_expected(error, "%u worker%s within %llu ms", w->need, w->need == 1 ? "" : "s",
                    (unsigned long long)row->asked_ms);
     error_found(error, "%u", w->have);
-    if (w->eligible == 0)
+    if (w->eligible == 0 && w->draining)
+        error_hint(error,
+                   "%u worker%s of it drain%s, and count%s no more: start another one (`heddle worker "
+                   "--adapter %.128s`)",
+                   w->draining, w->draining == 1 ? "" : "s", w->draining == 1 ? "s" : "",
+                   w->draining == 1 ? "s" : "", row->adapter);
+    else if (w->eligible == 0)
         error_hint(error,
                    "no worker subscribes to it: start `heddle worker --adapter %.128s`, or the engine plug "
                    "(python -m heddle.engine)",
@@ -371,7 +381,7 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
         error_found(error, "%u; it is staged, and its activation is manual", w->have);
         error_hint(error, "`heddle activate %.128s@%llu` makes it the one to serve", row->adapter,
                    (unsigned long long)row->version);
-    } else if (a->active != v->version && summary_lost_active(ro, a)) {
+    } else if (active_latest(a) != v->version && summary_lost_active(ro, a)) {
         heddle_error_t lost;
         summary_lost_reason(summary_lost_active(ro, a), &lost);
         error_found(error, "%u; %s", w->have, lost.message);
@@ -397,7 +407,7 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     const version_row_t *v = registry_version(a, row->version);
     /* A later decision counts in its place, unless its bytes are lost: then no worker reaches that one. */
     bool is_overtaken = v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) &&
-                        a->active != v->version && !summary_lost_active(ro, a);
+                        active_latest(a) != v->version && !summary_lost_active(ro, a);
     bool is_ended = !v || !registry_is_live(v);
     if (is_ended && !is_overtaken) {
         version_ended(row, ro, a, v, ret_verdict);
@@ -440,7 +450,7 @@ static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, co
         if (!first) first = r;
         refused++;
     }
-    if (!refused || a->active != row->version || w->have + refused < w->need) return false;
+    if (!refused || active_latest(a) != row->version || w->have + refused < w->need) return false;
     error_fail(ret_verdict, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", row->adapter,
                (unsigned long long)row->version, first->worker, first->message);
     error_where(ret_verdict, row->adapter, row->version, first->worker, first->phase);

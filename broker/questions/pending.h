@@ -99,7 +99,7 @@ typedef struct {
 /* rows ascending by worker; owned */
 typedef struct {
     wait_row_t *rows;
-    uint32_t count, need, have, eligible;
+    uint32_t count, need, have, eligible, draining; /* draining: subscribers that do not count */
 } wait_view_t;
 
 void pending_init(pending_t *p);

@@ -4,6 +4,7 @@
 #include "broker/questions/query.h"
 
 #include "broker/questions/answer_versions.h"
+#include "broker/registry/active.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
 #include "proto/value.h"
@@ -52,7 +53,7 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     if (!v || !registry_is_live(v) || is_without) return fail_gone(b, a, v, version, error);
     json_t *body = NULL;
     buf_t bytes = {0};
-    msg_part_t part = v->part;
+    record_parts_t parts = v->parts;
     answer_view_t view = query_view(b, c->now);
     int rc = answer_pull(&view, a, v, &body);
     if (!rc) rc = value_encode(body, &bytes);
@@ -61,8 +62,8 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     m.report = (msg_report_t){.req = c->m->query.req,
                               .body = buf_view(&bytes),
                               .key = v->share_key,
-                              .parts = &part,
-                              .part_count = 1,
+                              .parts = parts.part,
+                              .part_count = parts.count,
                               .sources = sources,
                               .source_count = count};
     if (!rc) outbox_send(b->out, c->from, &m);
@@ -81,8 +82,8 @@ void on_pull(const call_t *c)
     /* An adapter's name alone means the active version, or the newest on its way where none is active. */
     uint64_t version = q->version;
     if (!version && a) {
-        const version_row_t *newest = a->active ? NULL : track_newest_live(&c->b->rollout, a);
-        version = newest ? newest->version : a->active;
+        const version_row_t *newest = active_latest(a) ? NULL : track_newest_live(&c->b->rollout, a);
+        version = newest ? newest->version : active_latest(a);
     }
     if (!rc && (!a || !version || version > a->last_version))
         rc = fail_unknown(&c->b->registry, a, name, version, &error);

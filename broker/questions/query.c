@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/query.h"
 
-#include "broker/client_keys.h"
+#include "broker/keys/client_keys.h"
 #include "broker/forget.h"
 #include "broker/members/sessions.h"
 #include "broker/questions/answer_pending.h"
+#include "broker/registry/active.h"
 #include "broker/registry/decision.h"
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
@@ -49,9 +50,12 @@ answer_view_t query_view(const broker_t *b, instant_t now)
         .started_us = b->started_us,
         .started_ms = b->started_ms,
         .registry_bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0,
+        .brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL,
         .is_read_only = b->state == BROKER_READ_ONLY,
         .read_only_ms = b->read_only_ms,
+        .read_only_code = b->read_only_code,
         .read_only_why = b->read_only_why,
+        .read_only_hint = b->read_only_hint,
         .restored = {b->restored.at_ms, b->restored.from, b->restored.message},
         .self = b,
         .config = b->io.config ? view_config : NULL,
@@ -184,8 +188,8 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     listing_t list = {.text = versions, .size = sizeof versions};
     for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
         const char *state = summary_state(&b->rollout, a, a->versions[i]);
-        bool is_aim = row->aim != AIM_BACK ||
-                      (a->versions[i]->version < a->active && !registry_has_active_bytes(a, a->versions[i]));
+        bool is_aim = row->aim != AIM_BACK || (a->versions[i]->version < active_latest(a) &&
+                                               !registry_has_active_bytes(a, a->versions[i]));
         if (is_aim && (!strcmp(state, "kept") || !strcmp(state, "staged")))
             found[count++] = a->versions[i]->version;
     }
@@ -229,7 +233,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
     if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, &error)) {
         char nearest[SUMMARY_QUEUED_TEXT];
-        bool was_never_active = !a->active && summary_nearest_text(&b->members, a->name, nearest);
+        bool was_never_active = !active_latest(a) && summary_nearest_text(&b->members, a->name, nearest);
         if (was_never_active) error_hint(&error, "%s", nearest);
         refuse_row(b, row, &error);
         return;
@@ -383,7 +387,7 @@ static void ask_events(const call_t *c)
     }
     row->asked_us = c->now.us;
     row->deadline_us = c->now.us + q->wait_ms * 1000;
-    row->epoch = b->events.epoch;
+    row->epoch = q->epoch;
     row->after = q->after; /* what is there now was not wanted */
     skip_seen(b, row);
     row->limit = q->limit;
@@ -406,20 +410,24 @@ static void answer_rollout(const call_t *c)
     broker_refuse(c, &error, 0);
 }
 
-/* A worker that has ended is no error: what it is about has come. */
+/* A worker that has ended is no error: what it is about has come.  Of a drain that is to be taken back it is
+ * one. */
 static void drain_worker(const call_t *c)
 {
     broker_t *b = c->b;
     const msg_query_t *q = &c->m->query;
     heddle_error_t error;
+    bool is_back = !strcmp(q->op, "drain_cancel");
     if (!q->name || !*q->name) {
         error_fail(&error, HEDDLE_ERR_USAGE, "drain names no worker");
         broker_refuse(c, &error, 0);
         return;
     }
     member_t *worker = membership_worker(&b->members, q->name);
-    if (worker) sessions_drain(b, worker, c->now);
-    send_page(b, c->from, q, c->now);
+    int rc = worker && is_back ? sessions_undrain(b, worker, c->now, &error) : HEDDLE_OK;
+    if (worker && !is_back) sessions_drain(b, worker, c->now);
+    if (rc) broker_refuse(c, &error, 0);
+    else send_page(b, c->from, q, c->now);
 }
 
 void on_query(const call_t *c)
@@ -431,10 +439,11 @@ void on_query(const call_t *c)
     else if (aim_of_op(op, &(aim_t){0})) ask_wait(c, PENDING_ACTIVATE);
     else if (!strcmp(op, "verify")) ask_verify(c);
     else if (!strcmp(op, "pull")) on_pull(c);
+    else if (!strcmp(op, "reach")) on_reach(c);
     else if (!strcmp(op, "events")) ask_events(c);
     else if (!strcmp(op, "rollout")) answer_rollout(c);
     else if (!strcmp(op, "forget")) on_forget(c);
-    else if (!strcmp(op, "drain")) drain_worker(c);
+    else if (!strcmp(op, "drain") || !strcmp(op, "drain_cancel")) drain_worker(c);
     else if (!on_keys(c)) send_page(c->b, c->from, &c->m->query, c->now);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/questions/query.h: the message QUERY: a question is answered at once from a page (answer.h), waits
- * until it can be answered (pending.h), or changes keys (broker/client_keys.h).  Loop thread; nothing blocks
- * but a commit (broker/txn.h), and the read of an ended version's config (answer.h). */
+ * until it can be answered (pending.h), or changes keys (broker/keys/client_keys.h).  Loop thread;
+ * nothing blocks but a commit (broker/txn.h), and the read of an ended version's config (answer.h). */
 #ifndef BROKER_QUERY_H
 #define BROKER_QUERY_H
 
@@ -10,6 +10,7 @@
 
 void on_query(const call_t *c);
 void on_pull(const call_t *c);
+void on_reach(const call_t *c);
 /* What a body may show of the broker. */
 answer_view_t query_view(const broker_t *b, instant_t now);
 void query_answer(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);

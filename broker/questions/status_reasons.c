@@ -3,7 +3,7 @@
 
 #include "broker/questions/why.h"
 #include "broker/registry/decision.h"
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "core/errors.h"
 #include "core/units.h"
 
@@ -36,8 +36,8 @@ static void add(reasons_t *r, const subject_t *about, const char *message)
     r->counts[about->reason]++;
     if (!r->list || ++r->count > STATUS_REASONS_MAX) return;
     json_t *row = json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", status_reason_name(about->reason), "adapter",
-                            part_text(about->adapter), "worker", part_text(about->worker), "since_at",
-                            part_time(about->since_ms), "message", part_text(message));
+                            cell_text(about->adapter), "worker", cell_text(about->worker), "since_at",
+                            cell_time(about->since_ms), "message", cell_text(message));
     if (json_array_append_new(r->list, row) == 0) return;
     json_decref(r->list);
     r->list = NULL;
@@ -55,7 +55,7 @@ static void of_keys(const answer_view_t *b, reasons_t *r)
         bool is_known = auth_key(b->auth, key->id) != NULL;
         if (is_known || !stranger_is_listed(key, b->now.us) || key->count < STATUS_REFUSED_AGAIN) continue;
         count++;
-        if (!first || key->heard_ms > first->heard_ms) first = key;
+        if (!first || key->received_ms > first->received_ms) first = key;
     }
     if (!first) return;
     text_printf(text, sizeof text,
@@ -63,14 +63,19 @@ static void of_keys(const answer_view_t *b, reasons_t *r)
                 "this the right --data? This is cluster %.64s in %.200s",
                 (unsigned long long)count, count == 1 ? "" : "s", count == 1 ? "is" : "are", b->cluster,
                 b->data_dir);
-    add(r, &(subject_t){REASON_KEYS_REFUSED, NULL, NULL, first->heard_ms}, text);
+    add(r, &(subject_t){REASON_KEYS_REFUSED, NULL, NULL, first->received_ms}, text);
 }
 
 static void of_broker(const answer_view_t *b, reasons_t *r)
 {
     char text[SUMMARY_TEXT], time[16];
     uint64_t settling_us = rollout_settling_us(b->rollout, b->members, b->now.us);
-    if (b->is_read_only) {
+    bool is_silent = b->brokers && !b->brokers->is_answered;
+    if (is_silent) {
+        uint64_t seen_ms = b->brokers->seen_us ? b->now.wall_ms - (b->now.us - b->brokers->seen_us) / 1000
+                                               : 0; /* the last answer */
+        add(r, &(subject_t){REASON_STORE_UNANSWERED, NULL, NULL, seen_ms}, BROKERS_UNANSWERED);
+    } else if (b->is_read_only) {
         text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
         add(r, &(subject_t){REASON_READ_ONLY, NULL, NULL, b->read_only_ms}, text);
     }
@@ -84,7 +89,7 @@ static void of_broker(const answer_view_t *b, reasons_t *r)
     for (size_t i = 0; i < STRANGERS_MAX; i++) {
         const stranger_t *s = &b->foreign->rows[i];
         if (stranger_is_listed(s, b->now.us))
-            add(r, &(subject_t){REASON_OTHER_CLUSTER, NULL, NULL, s->heard_ms}, s->text);
+            add(r, &(subject_t){REASON_OTHER_CLUSTER, NULL, NULL, s->received_ms}, s->text);
     }
     of_keys(b, r);
 }
@@ -98,21 +103,25 @@ static void of_adapter(const answer_view_t *b, const adapter_row_t *a, reasons_t
     if (lost) {
         summary_lost_text(b->rollout, a, text, sizeof text);
         add(r,
-            &(subject_t){REASON_VERSION_LOST, a->name, NULL, lost->lost_ms ? lost->lost_ms : b->started_ms},
+            &(subject_t){REASON_VERSION_LOST, a->name, NULL,
+                         lost->held_until_ms ? lost->held_until_ms : b->started_ms},
             text);
     } else if (a->held) {
         summary_held_text(b->rollout, a, text, sizeof text);
         add(r, &(subject_t){REASON_ADAPTER_HELD, a->name, NULL, a->decided_ms}, text);
     }
     const version_row_t *v = registry_newest(a);
-    const track_t *t = v && v->version != a->active ? track_find(b->rollout, a->name, v->version) : NULL;
+    const track_t *t =
+        v && v->version != active_latest(a) ? track_find(b->rollout, a->name, v->version) : NULL;
     if (v && v->state == VERSION_FAILED && decision_end_reason(a, v, &why)) {
         text_printf(text, sizeof text, "%s@%llu, the newest version, has failed: %s: %s", a->name,
                     (unsigned long long)v->version, heddle_err_name(why.code), why.message);
         add(r, &(subject_t){REASON_VERSION_FAILED, a->name, NULL, v->ended_ms}, text);
     } else if (t && registry_is_live(v) && t->bytes == BYTES_LOST) {
         summary_lost_reason(t, &why);
-        add(r, &(subject_t){REASON_VERSION_LOST, a->name, NULL, t->lost_ms ? t->lost_ms : b->started_ms},
+        add(r,
+            &(subject_t){REASON_VERSION_LOST, a->name, NULL,
+                         t->held_until_ms ? t->held_until_ms : b->started_ms},
             why.message);
     }
 }
@@ -124,8 +133,9 @@ static void of_subscription(const answer_view_t *b, const member_t *m, const mem
 {
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
     uint64_t active = a ? active_for(a, m) : 0;
-    if (!active || !sub->behind_ms || summary_lost_active(b->rollout, a)) return;
-    uint64_t late_us = b->now.wall_ms > sub->behind_ms ? (b->now.wall_ms - sub->behind_ms) * 1000 : 0;
+    if (!active || !sub->serving.behind_ms || summary_lost_active(b->rollout, a)) return;
+    uint64_t late_us =
+        b->now.wall_ms > sub->serving.behind_ms ? (b->now.wall_ms - sub->serving.behind_ms) * 1000 : 0;
     if (late_us <= STATUS_REASON_LATE_US) return;
     char text[SUMMARY_TEXT], time[16];
     units_ms_text((double)late_us / 1000, time);
@@ -141,18 +151,29 @@ static void of_subscription(const answer_view_t *b, const member_t *m, const mem
     if (*code || *message)
         text_printf(text + used, sizeof text - used, ": %s%s%s", code, *code && *message ? ": " : "",
                     message);
-    add(r, &(subject_t){REASON_WORKER_BEHIND, a->name, m->name, sub->behind_ms}, text);
+    add(r, &(subject_t){REASON_WORKER_BEHIND, a->name, m->name, sub->serving.behind_ms}, text);
 }
 
 /* What it serves has gone bad in its memory.  It serves on, for there is nothing better. */
 static void of_damage(const answer_view_t *b, const member_t *m, const member_sub_t *sub, reasons_t *r)
 {
     char text[SUMMARY_TEXT];
-    const copy_row_t *c = copy_of(track_find(b->rollout, sub->adapter, sub->version), m);
+    const copy_row_t *c = copy_of(track_find(b->rollout, sub->adapter, sub->serving.version), m);
     if (!c || !c->bad_ms) return;
     text_printf(text, sizeof text, "%s serves %s@%llu: %s", m->name, sub->adapter,
-                (unsigned long long)sub->version, copy_message(c));
+                (unsigned long long)sub->serving.version, copy_message(c));
     add(r, &(subject_t){REASON_WORKER_DAMAGED, sub->adapter, m->name, c->bad_ms}, text);
+}
+
+/* It is to leave, and cannot: no process that stays has taken over what it has. */
+static void of_drain(const answer_view_t *b, const member_t *m, const member_sub_t *sub, reasons_t *r)
+{
+    char text[SUMMARY_TEXT], why[WHY_NOTE_TEXT], time[16];
+    uint64_t drain_us = b->now.wall_ms > m->drain_ms ? (b->now.wall_ms - m->drain_ms) * 1000 : 0;
+    if (drain_us <= STATUS_REASON_DRAIN_US || !why_drains(b, m, sub->adapter, why)) return;
+    units_ms_text((double)drain_us / 1000, time);
+    text_printf(text, sizeof text, "%s has been draining for %s: %s", m->name, time, why);
+    add(r, &(subject_t){REASON_WORKER_DRAINING, sub->adapter, m->name, m->drain_ms}, text);
 }
 
 static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
@@ -165,6 +186,7 @@ static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
     for (uint32_t i = 0; member_is_ready(m) && i < m->sub_count; i++) {
         of_subscription(b, m, &m->subs[i], r);
         of_damage(b, m, &m->subs[i], r);
+        of_drain(b, m, &m->subs[i], r);
     }
 }
 
@@ -182,7 +204,7 @@ void status_reasons_count(const answer_view_t *b, uint64_t ret_counts[REASON_COU
     memcpy(ret_counts, r.counts, sizeof r.counts);
 }
 
-json_t *status_reasons_part(const answer_view_t *b)
+json_t *status_reasons_json(const answer_view_t *b)
 {
     reasons_t r = {.list = json_array()};
     char text[64];

@@ -2,10 +2,11 @@
 #include "broker/questions/timing.h"
 #include "broker/questions/why.h"
 
+#include "broker/registry/active.h"
+#include "broker/rollout/rule.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
-#include <heddle/publisher.h>
 #include <string.h>
 
 /* What is in no phase of the slowest worker is mentioned from this part of the whole on, and this time. */
@@ -40,8 +41,8 @@ static reason_t reason_of(const answer_view_t *b, const track_t *t, const copy_r
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (why_place_has_bytes(b, t, c)) return REASON_FOLLOWS;
-    bool is_from_publisher =
-        sub && why_copy_is_fetching(t, c, sub) && t->publisher && sub->source == t->publisher;
+    bool is_from_publisher = sub && why_copy_is_fetching(t, c, sub) && t->plan.publisher.token &&
+                             sub->source == t->plan.publisher.token;
     bool is_still = c->moved_us && b->now.us - c->moved_us > b->members->lease_us / 2;
     return c->cut_off_us || (is_from_publisher && is_still) ? REASON_CUT_OFF : REASON_BEHIND;
 }
@@ -73,10 +74,15 @@ static uint64_t span_us(uint64_t from_ms, uint64_t to_ms)
     return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
 }
 
-/* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others".  One that was gone
- * before the slowest worker was ready took no time of the rest. */
-static void write_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
+/* "2.9 s waiting for w2, lost when its lease ended; 27.4 s without a worker", of the `rest_us` from
+ * `ready_ms` to `until_ms`. */
+static void write_missed(const track_t *t, uint64_t rest_us, uint64_t ready_ms, uint64_t until_ms,
+                         char text[REST_TEXT])
 {
+    char gone[REST_TEXT] = "";
+    uint64_t deserted_us = t->deserted_ms ? span_us(t->deserted_ms, until_ms) : 0;
+    /* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others".  One that was
+     * gone before the slowest worker was ready took no time of the rest. */
     static const char *const HOW[] = {[GONE_LEFT] = "which left",
                                       [GONE_LOST] = "lost when its lease ended",
                                       [GONE_SHUT_OUT] = "whose key was revoked",
@@ -86,22 +92,12 @@ static void write_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT]
     for (uint32_t i = others; i < t->gone_count; i++) {
         const gone_row_t *g = &t->gone[i % LIMIT_GONE];
         if (g->until_ms <= ready_ms) continue;
-        text_printf(text + used, REST_TEXT - used, "%sfor %s, %s", used ? "; " : "waiting ", g->worker,
+        text_printf(gone + used, REST_TEXT - used, "%sfor %s, %s", used ? "; " : "waiting ", g->worker,
                     HOW[g->how]);
-        used += strlen(text + used);
+        used += strlen(gone + used);
     }
     if (used && others)
-        text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
-}
-
-/* "2.9 s waiting for w2, lost when its lease ended; 27.4 s without a worker", of the `rest_us` from
- * `ready_ms` to `until_ms`. */
-static void write_missed(const track_t *t, uint64_t rest_us, uint64_t ready_ms, uint64_t until_ms,
-                         char text[REST_TEXT])
-{
-    char gone[REST_TEXT] = "";
-    uint64_t deserted_us = t->deserted_ms ? span_us(t->deserted_ms, until_ms) : 0;
-    write_gone(t, ready_ms, gone);
+        text_printf(gone + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
     if (!gone[0] || deserted_us < REST_US || deserted_us >= rest_us) text_printf(text, REST_TEXT, "%s", gone);
     else
         text_printf(text, REST_TEXT, "%.1f s %s; %.1f s without a worker",
@@ -117,7 +113,7 @@ static uint64_t common_us(uint64_t from_ms, uint64_t to_ms, uint64_t other_from_
 
 /* The part of the time that is in no phase of the slowest worker.  A hold or settling is named where most of
  * the rest was spent under it. */
-static json_t *rest_part(const answer_view_t *b, const track_t *t, const version_row_t *v, uint64_t took_us,
+static json_t *rest_json(const answer_view_t *b, const track_t *t, const version_row_t *v, uint64_t took_us,
                          const slowest_t *s)
 {
     char text[REST_TEXT];
@@ -132,9 +128,10 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
         b->started_ms + (settle_end_us > b->started_us ? (settle_end_us - b->started_us) / 1000 : 0);
     bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= until_ms;
     bool is_settling = common_us(v->created_ms, until_ms, b->started_ms, settled_ms) > rest_us / 2;
-    bool is_publisher_gone = t->publisher_state == PUBLISHER_LOST || t->publisher_state == PUBLISHER_LEFT;
+    bool is_publisher_gone =
+        t->plan.publisher.state == PUBLISHER_LOST || t->plan.publisher.state == PUBLISHER_LEFT;
     bool was_publisher_gone = is_publisher_gone && t->publisher_end_ms < until_ms;
-    bool is_operator = v->activation == HEDDLE_ACTIVATION_MANUAL && (v->first_ms || t->phase == TRACK_STAGED);
+    bool is_operator = rule_is_by_operator(v->activation) && (v->first_ms || t->phase == TRACK_STAGED);
     text[0] = 0;
     if (held_us > rest_us / 2)
         text_printf(text, sizeof text, "held at %s@%llu", t->adapter, (unsigned long long)hold->version);
@@ -162,7 +159,7 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
         text_printf(text, sizeof text,
                     t->phase == TRACK_WAITING ? "behind another version of the adapter"
                                               : "waiting for a worker");
-    return json_pack("{s:o, s:o}", "ms", part_ms(rest_us), "message", part_text(text));
+    return json_pack("{s:o, s:o}", "ms", cell_ms(rest_us), "message", cell_text(text));
 }
 
 /* ---- all of it ---- */
@@ -174,10 +171,10 @@ bool timing_knows_awaited(const answer_view_t *b, const version_row_t *v)
 }
 
 /* It comes after the time until the version was active. */
-static json_t *switch_part(const took_t *took)
+static json_t *switch_json(const took_t *took)
 {
     if (!took->switch_us) return json_null();
-    return json_pack("{s:s, s:o}", "worker", took->switched, "ms", part_ms(took->switch_us));
+    return json_pack("{s:s, s:o}", "worker", took->switched, "ms", cell_ms(took->switch_us));
 }
 
 /* How long before the end of the version the copy had no source: since its worker reported that, or else
@@ -236,11 +233,11 @@ static slowest_t slowest_so_far(const answer_view_t *b, const track_t *t)
 
 /* The version is active, and workers of those that it waited for have not switched yet: the one that is
  * furthest behind, and how many there are. */
-static json_t *unfinished_part(const answer_view_t *b, const track_t *t, const version_row_t *v)
+static json_t *unfinished_json(const answer_view_t *b, const track_t *t, const version_row_t *v)
 {
     const copy_row_t *last = NULL;
     uint32_t count = 0;
-    bool is_on = t->of->row->active == v->version && v->decision == v->first_decision;
+    bool is_on = active_latest(t->of->row) == v->version && v->decision == v->first_decision;
     for (size_t i = 0; is_on && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         bool is_behind = c->token && !c->has_reached && (copy_in_flight(c) || copy_is_switching(c));
@@ -255,21 +252,21 @@ static json_t *unfinished_part(const answer_view_t *b, const track_t *t, const v
     bool is_switching = copy_is_switching(last);
     uint64_t us = is_switching ? b->now.us - last->switch_us : span_us(last->since_ms, b->now.wall_ms);
     return json_pack("{s:s, s:s, s:o, s:o}", "worker", last->worker, "phase",
-                     is_switching ? "activate" : phase_now(last), "ms", part_ms(us), "count",
-                     part_count(count));
+                     is_switching ? "activate" : phase_now(last), "ms", cell_ms(us), "count",
+                     cell_count(count));
 }
 
-static json_t *slowest_part(const slowest_t *s)
+static json_t *slowest_json(const slowest_t *s)
 {
     if (!s->worker[0]) return json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", s->worker, "phase", part_text(s->phase), "ms",
-                     part_ms(s->us), "rate_bytes", part_number(s->rate_bytes), "max_rate_bytes",
-                     part_number(s->max_rate_bytes));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", s->worker, "phase", cell_text(s->phase), "ms",
+                     cell_ms(s->us), "rate_bytes", cell_number(s->rate_bytes), "max_rate_bytes",
+                     cell_number(s->max_rate_bytes));
 }
 
 uint64_t timing_whole_us(const version_row_t *v) { return span_us(v->created_ms, registry_until_ms(v)); }
 
-json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+json_t *timing_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = timing_knows_awaited(b, v) ? track_find(b->rollout, a->name, v->version) : NULL;
     bool is_on_its_way = v->state == VERSION_STAGING;
@@ -279,9 +276,9 @@ json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const versio
                   : v->first_ms   ? t->took.slowest
                                   : slowest_at_end(b, t, v);
     return json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
-        "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
-        v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest_part(&s), "rest",
-        is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch",
-        t ? switch_part(&t->took) : json_null(), "unfinished", t ? unfinished_part(b, t, v) : json_null());
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? cell_ms(took_us) : json_null(),
+        "so_far_ms", is_on_its_way ? cell_ms(so_far_us) : json_null(), "ended_after_ms",
+        v->first_ms || is_on_its_way ? json_null() : cell_ms(took_us), "slowest", slowest_json(&s), "rest",
+        is_on_its_way ? json_null() : rest_json(b, t, v, took_us, &s), "switch",
+        t ? switch_json(&t->took) : json_null(), "unfinished", t ? unfinished_json(b, t, v) : json_null());
 }

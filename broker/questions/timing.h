@@ -3,7 +3,7 @@
 #ifndef BROKER_TIMING_H
 #define BROKER_TIMING_H
 
-#include "broker/questions/json_parts.h"
+#include "broker/questions/cell.h"
 
 /* Which workers the decision waited for is known.  It is soft state, and a start loses it. */
 bool timing_knows_awaited(const answer_view_t *b, const version_row_t *v);
@@ -13,6 +13,6 @@ uint64_t timing_whole_us(const version_row_t *v);
  * workers that the decision waited for count (broker/rollout/took.h): one that joined or staged it later
  * changes nothing, nor does one that leaves.  After a restart it is not known any more which ones those were:
  * then no worker is named for a version that was active before. */
-json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v);
+json_t *timing_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v);
 
 #endif

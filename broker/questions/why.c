@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/why.h"
 
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
+#include "broker/rollout/drain.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/listing.h"
 #include "core/units.h"
 
 #include <string.h>
@@ -20,8 +22,8 @@ bool why_copy_is_fetching(const track_t *t, const copy_row_t *c, const member_su
 /* What it has by now, if it goes on as at its last heartbeat. */
 static uint64_t bytes_by_now(const track_t *t, const copy_row_t *c, const member_sub_t *sub, uint64_t now_us)
 {
-    uint64_t most = t->row->part.payload_bytes;
-    uint64_t since_us = c->heard_us && now_us > c->heard_us ? now_us - c->heard_us : 0;
+    uint64_t most = record_payload_bytes(&t->row->parts);
+    uint64_t since_us = c->received_us && now_us > c->received_us ? now_us - c->received_us : 0;
     uint64_t bytes = c->bytes_done + (uint64_t)((double)sub->rate_bytes * (double)since_us / 1e6);
     return bytes < most ? bytes : most;
 }
@@ -61,7 +63,7 @@ static const copy_row_t *next_awaited(const answer_view_t *b, const track_t *t, 
     const member_sub_t *its_sub = member_sub(source, t->adapter);
     uint64_t lead = LIMIT_WINDOW_BYTES + its_sub->rate_bytes / 4;
     bool has_more = bytes_by_now(t, its, its_sub, b->now.us) > bytes_by_now(t, c, sub, b->now.us) + lead;
-    return has_more || its->bytes_done >= t->row->part.payload_bytes ? NULL : its;
+    return has_more || its->bytes_done >= record_payload_bytes(&t->row->parts) ? NULL : its;
 }
 
 /* Two sources that take turns, as with two trees, may lead in a circle: then it is not known, nor where the
@@ -148,7 +150,7 @@ static void write_progress(const answer_view_t *b, const track_t *t, const copy_
         else text_printf(p->note, sizeof p->note, "%s/s", rate);
     } else if (is_cut_off) {
         text_printf(p->note, sizeof p->note, "no source");
-    } else if (is_fetching && (queued = copy_queued_source(t, c)) != NULL) {
+    } else if (is_fetching && (queued = copy_queued_source(t, c, b->members)) != NULL) {
         text_printf(p->note, sizeof p->note, "waits for %s, which fetches %s@%llu first", queued->worker,
                     t->adapter, (unsigned long long)queued->behind);
     } else if (is_still) {
@@ -218,7 +220,7 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
         text_printf(p.note, sizeof p.note, "waits for %s, which fetches it for their host%s", first->name,
                     at);
     }
-    if (!sub || !(c->told_us || is_switching)) return p;
+    if (!sub || !(c->sent_us || is_switching)) return p;
     char time[16], lease[16];
     uint64_t lease_us = b->members->lease_us;
     bool is_fetching = why_copy_is_fetching(t, c, sub);
@@ -243,6 +245,30 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
     return p;
 }
 
+/* ---- a drain ---- */
+
+enum { DRAIN_LOOKED_AT = 64 };
+
+bool why_drains(const answer_view_t *b, const member_t *m, const char *adapter, char ret_text[WHY_NOTE_TEXT])
+{
+    const track_t *tracks[DRAIN_LOOKED_AT];
+    view_t v = {b->registry, b->members, b->now};
+    ret_text[0] = 0;
+    size_t count = member_is_draining(m) ? drain_only_here(b->rollout, v, m, tracks, DRAIN_LOOKED_AT) : 0;
+    text_printf(ret_text, WHY_NOTE_TEXT, "no process that stays has ");
+    size_t used = strlen(ret_text);
+    listing_t names = {.text = ret_text + used, .size = WHY_NOTE_TEXT - used, .most = 8};
+    bool has_any = false;
+    for (size_t i = 0; i < count && i < DRAIN_LOOKED_AT; i++) {
+        if (strcmp(tracks[i]->adapter, adapter) != 0) continue;
+        listing_add(&names, "%s@%llu", adapter, (unsigned long long)tracks[i]->version);
+        has_any = true;
+    }
+    listing_text(&names);
+    if (!has_any) ret_text[0] = 0;
+    return has_any;
+}
+
 /* ---- a subscription ---- */
 
 /* The copy that shows the worker's state: that of the version it serves, or that it fetches, or of the newest
@@ -250,12 +276,13 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
 static const copy_row_t *telling_copy(const answer_view_t *b, const member_t *m, const adapter_row_t *a,
                                       const member_sub_t *sub, const track_t **ret_track)
 {
-    uint64_t only = sub->version ? sub->version : sub->fetching;
+    uint64_t only = sub->serving.version ? sub->serving.version : sub->fetching;
     for (size_t i = a->version_count; i-- > 0;) {
         uint64_t version = a->versions[i]->version;
         if (only && version != only) continue;
         const track_t *t = track_find(b->rollout, a->name, version);
-        const copy_row_t *c = t && (sub->version || !track_is_ended(t)) ? copy_find(t, m->name) : NULL;
+        const copy_row_t *c =
+            t && (sub->serving.version || !track_is_ended(t)) ? copy_find(t, m->name) : NULL;
         if (!c || c->state == COPY_NONE) continue;
         *ret_track = t;
         return c;
@@ -282,24 +309,25 @@ static sub_state_t sub_state_of(const answer_view_t *b, const member_t *m, const
                                 const member_sub_t *sub)
 {
     if (!a) return (sub_state_t){0};
-    const track_t *t = NULL, *wanted = track_find(b->rollout, a->name, active_for(a, m));
+    uint64_t active = active_for(a, m);
+    const track_t *t = NULL, *wanted = track_find(b->rollout, a->name, active);
     const copy_row_t *c = telling_copy(b, m, a, sub, &t);
     if (!c || (t == wanted && c->state == COPY_WAITING)) {
         /* A worker that serves and fetches nothing has failed where the active version is lost, and just
          * begins otherwise. */
-        if (sub->version) return (sub_state_t){.since_ms = sub->since_ms};
+        if (sub->serving.version) return (sub_state_t){.since_ms = sub->serving.since_ms};
         if (is_bad_everywhere(wanted))
             return (sub_state_t){"failed",
                                  "no source: at each worker that has it, its bytes in memory have gone bad; "
                                  "publish them again",
                                  HEDDLE_ERR_VERSION_LOST, 0};
         if (!wanted || wanted->bytes != BYTES_LOST) return (sub_state_t){0};
-        return (sub_state_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
+        return (sub_state_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->held_until_ms};
     }
-    sub_state_t s = {summary_copy_name(t, c, a), c->message, c->code,
-                     sub->version ? sub->since_ms : c->since_ms};
+    sub_state_t s = {summary_copy_name(t, c, active), c->message, c->code,
+                     sub->serving.version ? sub->serving.since_ms : c->since_ms};
     if (s.state && why_copy_is_fetching(t, c, sub)) s.state = copy_state_name(COPY_FETCHING);
-    if (summary_copy_state(c, a, t->version) != COPY_STALE) return s;
+    if (summary_copy_state(c, active, t->version) != COPY_STALE) return s;
     if (c->state == COPY_REFUSED) s.since_ms = c->since_ms;
     else s.since_ms = active_stale_ms(a, sub);
     const copy_row_t *lacking = wanted ? copy_find(wanted, m->name) : NULL;
@@ -315,7 +343,7 @@ static why_copy_t progress_of(const answer_view_t *b, const member_t *m, const m
     const track_t *next = NULL;
     const adapter_rollout_t *a = tracks_adapter(b->rollout, sub->adapter);
     for (size_t i = a ? a->track_count : 0; !next && i-- > 0;)
-        if (copy_is_told(copy_of(a->tracks[i], m)) && !track_is_ended(a->tracks[i])) next = a->tracks[i];
+        if (copy_is_sent(copy_of(a->tracks[i], m)) && !track_is_ended(a->tracks[i])) next = a->tracks[i];
     const track_t *t = sub->fetching ? track_find(b->rollout, sub->adapter, sub->fetching) : NULL;
     const copy_row_t *c = copy_of(t, m);
     if (!copy_in_flight(c) || track_is_ended(t))
@@ -365,6 +393,9 @@ void why_sub(const answer_view_t *b, const member_t *m, const member_sub_t *sub,
     if (!p.note[0] && counts->slots_total && counts->slots_held >= counts->slots_total)
         text_printf(p.note, sizeof p.note, "all %llu slots are held by readers",
                     (unsigned long long)counts->slots_total);
+    /* What keeps one that is to leave comes before what it does meanwhile. */
+    char drains[WHY_NOTE_TEXT];
+    if (why_drains(b, m, sub->adapter, drains)) text_printf(p.note, sizeof p.note, "draining: %s", drains);
     ret_why->state = s.state;
     ret_why->message = s.message;
     ret_why->code = s.code;

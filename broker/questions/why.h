@@ -11,7 +11,7 @@
 #ifndef BROKER_WHY_H
 #define BROKER_WHY_H
 
-#include "broker/questions/json_parts.h"
+#include "broker/questions/cell.h"
 
 #define WHY_NOTE_TEXT (192u + 2 * HEDDLE_NAME_MAX)
 /* How a copy in flight gets on, or one that is late to switch. */
@@ -31,6 +31,10 @@ bool why_place_has_bytes(const answer_view_t *b, const track_t *t, const copy_ro
 /* The copy whose bytes this one waits for, as far as heartbeats report: the first one along its sources that
  * does not wait for another itself.  NULL: it waits for none; it has what holds it up. */
 const copy_row_t *why_awaited(const answer_view_t *b, const track_t *t, const copy_row_t *c);
+
+/* "no process that stays has policy@3, policy@4": why a worker that drains has not left yet, of one adapter.
+ * False, and "": it does not drain, or others have what it has of this one. */
+bool why_drains(const answer_view_t *b, const member_t *m, const char *adapter, char ret_text[WHY_NOTE_TEXT]);
 
 /* What a worker has of an adapter.  Of several problems one is shown: the end of the session before a lost
  * version, and that before a slow fetch. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/registry/decision.h"
 
+#include "broker/registry/active.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -32,11 +33,14 @@ void decision_by_rule(const adapter_row_t *a, const version_row_t *v, scope_t sc
 
 /* Members know greater decisions than the one that is active here.  Workers ignore it until it is made
  * again with a greater number. */
-bool decision_is_behind(const adapter_row_t *a) { return a->active && a->floor_decision > a->decision; }
+bool decision_is_behind(const adapter_row_t *a)
+{
+    return active_latest(a) && a->floor_decision > a->decision;
+}
 
 void decision_renew(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
-    add_decision(a, a->active, a->held, a->held_by, now, out)->scope = a->scope;
+    add_decision(a, active_latest(a), a->held, a->held_by, now, out)->scope = a->scope;
 }
 
 /* One transaction has one FLOOR for each adapter, which takes the greatest numbers, and one ADAPTER. */
@@ -105,7 +109,7 @@ int decision_by_hand(const registry_t *r, const char *adapter, const activate_by
     if (!by->version || by->version > a->last_version)
         return registry_fail_unpublished(a, by->version, "activate", error);
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
-    bool is_active = a->active == by->version;
+    bool is_active = active_latest(a) == by->version;
     bool is_free = by->ends_hold || (v && v == newest); /* leaves no hold behind */
     if (!is_active || by->lost) {
         int rc = check_activate(a, v, by, error);
@@ -114,7 +118,7 @@ int decision_by_hand(const registry_t *r, const char *adapter, const activate_by
     /* To activate the newest version again ends a hold.  To activate one that some workers could not
      * switch to makes them try again. */
     bool decides = !is_active || (a->held && is_free) || by->has_stale;
-    *ret_activated = (activated_t){.from = a->active,
+    *ret_activated = (activated_t){.from = active_latest(a),
                                    .decision = decides && !by->dry_run ? decision_next(a) : a->decision,
                                    .changed = !is_active,
                                    .same_bytes = !is_active && registry_has_active_bytes(a, v),

@@ -72,13 +72,26 @@ static const char *meta_twice(const msg_publish_t *m)
     return NULL;
 }
 
+/* A worker lays its memory out by these numbers. */
+static int check_part(const msg_publish_t *m, const msg_part_t *part, heddle_error_t *error)
+{
+    if (!part->payload_bytes || !part->manifest_bytes)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty payload or manifest",
+                          m->adapter);
+    if (part->payload_bytes % LIMIT_PAGE_BYTES == 0) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a payload of %llu bytes", m->adapter,
+                        (unsigned long long)part->payload_bytes);
+    error_expected(error, "whole pages of %u bytes", LIMIT_PAGE_BYTES);
+    return rc;
+}
+
 static int check_publish(const msg_publish_t *m, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
-    const msg_part_t *part = m->parts; /* NULL where part_count is 0: refused before it is read */
+    uint64_t payload_bytes = 0;
     if (!m->request_id || !*m->request_id) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has no request id", m->adapter);
-    } else if (m->part_count != 1) {
+    } else if (!m->part_count || m->part_count > LIMIT_VERSION_PARTS) {
         rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "PUBLISH of %s has %u parts", m->adapter,
                         m->part_count);
         error_contrast(error, "1 part", NULL);
@@ -91,17 +104,16 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has step %lld", m->adapter,
                         (long long)m->step);
         error_expected(error, "a step of 0 or more, or -1 for none");
-    } else if (!part->payload_bytes || !part->manifest_bytes) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty payload or manifest",
-                        m->adapter);
-    } else if (part->payload_bytes % LIMIT_PAGE_BYTES) { /* a worker lays its memory out by these numbers */
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a payload of %llu bytes", m->adapter,
-                        (unsigned long long)part->payload_bytes);
-        error_expected(error, "whole pages of %u bytes", LIMIT_PAGE_BYTES);
-    } else if (m->data_bytes > part->payload_bytes) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has %llu bytes of tensors", m->adapter,
-                        (unsigned long long)m->data_bytes);
-        error_expected(error, "at most the %llu of its payload", (unsigned long long)part->payload_bytes);
+    } else {
+        for (uint32_t i = 0; i < m->part_count && !rc; i++) {
+            rc = check_part(m, &m->parts[i], error);
+            payload_bytes += m->parts[i].payload_bytes;
+        }
+        if (!rc && m->data_bytes > payload_bytes) {
+            rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has %llu bytes of tensors", m->adapter,
+                            (unsigned long long)m->data_bytes);
+            error_expected(error, "at most the %llu of its payload", (unsigned long long)payload_bytes);
+        }
     }
     error_where(error, m->adapter, 0, NULL, "commit");
     return rc;
@@ -271,7 +283,8 @@ int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out
         record_t *rec = outbox_record(out, RECORD_VERSION, m->adapter, by->now);
         rec->version = a->last_version + 1;
         rec->digest = m->digest;
-        rec->part = m->parts[0];
+        rec->parts.count = m->part_count;
+        memcpy(rec->parts.part, m->parts, m->part_count * sizeof *m->parts);
         rec->share_key = by->share_key;
         rec->request_id = m->request_id;
         rec->writer = by->writer;

@@ -20,6 +20,8 @@
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is
  *                                                         none itself
  *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
+ *   KEYS_REVOKE an invitation, and all keys that it entered, are revoked (public_key, revoked); changes
+ *               their rows, and is none itself
  *   KEY_DROP    a revoked key makes room for another      (public_key); takes its row away, and is none
  *                                                         itself
  *   ADAPTER_DROP  a name that was opened and never published to is free again (adapter); takes its row
@@ -32,12 +34,12 @@
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 
+#include "core/limits.h"
 #include "proto/msg.h"
 
 #define EPOCH_MAX UINT32_MAX /* the upper half of a token */
-#define EPOCH_HEARD_MAX                                                                                      \
-    (EPOCH_MAX - (1u << 24)) /* members' word raises it no further: the rest is for
-                              * starts */
+/* members' word raises it no further: the rest is for starts */
+#define EPOCH_REPORTED_MAX (EPOCH_MAX - (1u << 24))
 
 typedef enum {
     RECORD_EPOCH = 1,
@@ -53,6 +55,7 @@ typedef enum {
     RECORD_FORGET,
     RECORD_KEY,
     RECORD_KEY_DROP,
+    RECORD_KEYS_REVOKE,
     RECORD_ADAPTER_DROP,
     RECORD_ADAPTER_FORGET
 } record_kind_t;
@@ -71,6 +74,19 @@ typedef enum {
 /* The workers that a decision is for. */
 typedef enum { SCOPE_EVERYONE = 0 } scope_t;
 
+/* What a version consists of.  A row on disk has one part, as each version of this release. */
+typedef struct {
+    msg_part_t part[LIMIT_VERSION_PARTS];
+    uint32_t count;
+} record_parts_t;
+
+static inline uint64_t record_payload_bytes(const record_parts_t *parts)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < parts->count; i++) bytes += parts->part[i].payload_bytes;
+    return bytes;
+}
+
 /* Text fields borrow: from the message during decide and apply, from the row during load; apply() copies. */
 typedef struct record {
     record_kind_t kind;
@@ -78,7 +94,7 @@ typedef struct record {
     uint64_t epoch, version, decision, at_ms; /* at_ms: wall clock */
     /* VERSION */
     digest_t digest;
-    msg_part_t part; /* parts of length 1 now */
+    record_parts_t parts;
     key16_t share_key;
     const char *request_id, *writer, *base_model, *kind_text, *features; /* features: comma-separated,
                                                                           * sorted */
@@ -107,6 +123,7 @@ typedef struct record {
     const char *public_key, *name, *roles; /* roles: comma-separated */
     uint64_t revoked_ms;                   /* 0: live */
     uint64_t uses, used, ends_ms;          /* of an invitation; uses 0: it is none */
+    const char *entered_by;                /* public key of the invitation that entered it; "", NULL: none */
 } record_t;
 
 #endif

@@ -306,7 +306,7 @@ static version_row_t *new_version(const record_t *rec)
                          .created_ms = rec->at_ms,
                          .state = VERSION_STAGING,
                          .digest = rec->digest,
-                         .part = rec->part,
+                         .parts = rec->parts,
                          .share_key = rec->share_key,
                          .step = rec->step,
                          .data_bytes = rec->data_bytes,
@@ -546,7 +546,8 @@ int registry_apply(registry_t *r, const record_t *rec)
         return HEDDLE_OK;
     }
     case RECORD_KEY:
-    case RECORD_KEY_DROP: break; /* auth.h takes them */
+    case RECORD_KEY_DROP:
+    case RECORD_KEYS_REVOKE: break; /* auth.h takes them */
     }
     return HEDDLE_ERR_INTERNAL;
 }

@@ -43,7 +43,7 @@ typedef struct version_row {
     uint64_t first_decision, first_ms; /* the first that named it, and when; 0: none */
     uint64_t ended_ms;
     digest_t digest;
-    msg_part_t part;
+    record_parts_t parts;
     key16_t share_key;
     int64_t step; /* -1: none */
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;

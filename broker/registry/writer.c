@@ -27,8 +27,8 @@ int writer_check_open(const registry_t *r, const msg_open_t *m, const open_by_t 
                         a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no live writer");
-    const char *heard = by->is_of_before ? "no message since the broker's start" : "last message";
-    error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
+    const char *when = by->is_of_before ? "no message since the broker's start" : "last message";
+    error_found(error, "%s, %s %llu ms ago", a->writer.name, when, (unsigned long long)by->heartbeat_age_ms);
     const version_row_t *newest = registry_newest(a);
     if (!(newest && newest->state == VERSION_STAGING)) {
         error_hint(error, "the writer keeps the adapter until its session ends; opts.takeover ends it now");

@@ -18,6 +18,7 @@ static tallied_t tallied(const copy_row_t *c)
                        .has_reached = c->has_reached,
                        .is_spare = c->is_spare,
                        .is_ordered = c->switch_us != 0,
+                       .is_out = c->announce == ANNOUNCE_OUT,
                        .is_bad = c->bad_ms != 0,
                        .group = c->group,
                        .rank = c->rank};
@@ -47,6 +48,16 @@ static void follow(track_t *t, copy_row_t *c)
         was.state != now.state || was.is_eligible != now.is_eligible || was.has_reached != now.has_reached;
     t->changes += is_shown;
     track_touch(t);
+}
+
+/* What the worker goes by changes, and nothing else that is counted: no plan follows from it. */
+static void set_announce(track_t *t, copy_row_t *c, announce_t announce)
+{
+    tallied_t now = c->counted;
+    c->announce = announce;
+    now.is_out = announce == ANNOUNCE_OUT;
+    tally_move(&t->tally, &c->counted, &now);
+    c->counted = now;
 }
 
 /* A copy that changes its state is not spare any more: the next heartbeat lists it again if it is.  The last
@@ -96,38 +107,38 @@ void copy_excused(track_t *t, copy_row_t *c) { set(t, c, &c->is_eligible, false)
 
 void copy_announced(track_t *t, copy_row_t *c, instant_t now)
 {
-    if (!c->first_told_us) {
-        c->first_told_us = now.us;
+    if (!c->first_sent_us) {
+        c->first_sent_us = now.us;
         c->announce_us = now.us - c->from_us;
     }
     if (!c->begun_us && !c->behind) c->begun_us = now.us;
-    c->told_us = c->moved_us = now.us;
+    c->sent_us = c->moved_us = now.us;
     c->waits_for = 0;
     c->cut_off_us = 0;
     c->retry_us = 0;
-    c->announce = ANNOUNCE_OUT;
     move(t, c, COPY_ANNOUNCED, now);
+    set_announce(t, c, ANNOUNCE_OUT);
     blame(t, c, NO_TROUBLE);
 }
 
 /* The worker may be fetching it, and lacks only the sources, where it was announced before. */
 void copy_not_announced(track_t *t, copy_row_t *c, instant_t now)
 {
-    copy_owe(c);
+    copy_owe(t, c);
     c->waits_for = plan_waits_for(&t->plan, c->token);
     c->retry_us = 0;
-    move(t, c, copy_is_told(c) ? COPY_ANNOUNCED : COPY_WAITING, now);
+    move(t, c, copy_is_sent(c) ? COPY_ANNOUNCED : COPY_WAITING, now);
     blame(t, c, NO_TROUBLE);
 }
 
-void copy_owe(copy_row_t *c)
+void copy_owe(track_t *t, copy_row_t *c)
 {
-    if (c->announce == ANNOUNCE_OUT) c->announce = ANNOUNCE_OWED;
+    if (c->announce == ANNOUNCE_OUT) set_announce(t, c, ANNOUNCE_OWED);
 }
 
 void copy_put_off(track_t *t, copy_row_t *c)
 {
-    copy_owe(c);
+    copy_owe(t, c);
     blame(t, c, NO_TROUBLE);
 }
 
@@ -141,12 +152,23 @@ void copy_named(copy_row_t *c, const msg_source_t *sources, uint32_t count)
             c->word.named[c->word.named_count++ % COPY_NAMED_MAX] = sources[i].token;
 }
 
+void copy_fetched(track_t *t, copy_row_t *c, const plan_lists_t *lists, instant_t now)
+{
+    plan_restore(&t->plan, c->token, lists);
+    c->is_former = c->is_connected = true;
+    c->first_sent_us = c->sent_us = c->begun_us = c->moved_us = now.us;
+    move(t, c, COPY_FETCHING, now);
+    set_announce(t, c, ANNOUNCE_OUT);
+}
+
 bool copy_lost_source(copy_row_t *c, uint64_t token)
 {
     if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return false;
     c->lost[c->lost_count++] = token;
     return true;
 }
+
+void copy_missed(copy_row_t *c) { c->is_missed = true; }
 
 /* One that waits for another worker of its host is not cut off: the bytes come by that one. */
 void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now)
@@ -175,24 +197,25 @@ uint64_t copy_rate(const copy_row_t *c, const member_t *member, const member_sub
 const char *copy_awaited(const track_t *t, const copy_row_t *c)
 {
     for (size_t i = 0; i < t->copy_count; i++)
-        if (t->copies[i]->token == c->waits_for) return t->copies[i]->worker;
+        if (track_walk(t, i)->token == c->waits_for) return t->copies[i]->worker;
     return "another worker";
 }
 
-const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c)
+const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c, const membership_t *members)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
-    for (size_t i = 0; row && i < t->copy_count; i++) {
-        const copy_row_t *source = t->copies[i];
-        bool is_first = row->source_count && source->token == row->sources[0];
-        is_first |= row->other_count && source->token == row->others[0];
-        if (is_first && copy_in_flight(source) && source->behind && !source->begun_us) return source;
+    uint64_t first[2] = {row && row->source_count ? row->sources[0] : 0,
+                         row && row->other_count ? row->others[0] : 0};
+    for (int i = 0; i < 2; i++) {
+        const member_t *member = first[i] ? membership_by_token(members, first[i]) : NULL;
+        const copy_row_t *source = member ? copy_of(t, member) : NULL;
+        if (copy_in_flight(source) && source->behind && !source->begun_us) return source;
     }
     return NULL;
 }
 
 /* The worker reports why it does not begin, or why its fetch makes no progress, or nothing when it does. */
-bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now)
+bool copy_progressed(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now)
 {
     bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
     bool has_trouble = p->message && *p->message, has_begun = p->data_bytes || !has_trouble;
@@ -200,13 +223,13 @@ bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, ins
     /* Bytes of the first heartbeat after the loss of a source may have come before it. */
     if (p->bytes_done > c->bytes_done) {
         c->moved_us = now.us;
-        if (c->heard_us > c->cut_off_us) c->cut_off_us = 0;
+        if (c->received_us > c->cut_off_us) c->cut_off_us = 0;
     }
     if (p->bytes_done > t->furthest_bytes) {
         t->furthest_bytes = p->bytes_done;
         t->grown_us = now.us;
     }
-    c->heard_us = now.us;
+    c->received_us = now.us;
     bool is_shown = now.us >= t->push_us + ROLLOUT_BYTES_US;
     if (c->bytes_done != p->bytes_done && is_shown) track_changed(t);
     else if (c->bytes_done != p->bytes_done) track_touch(t);
@@ -313,20 +336,6 @@ static void keep_fetch(track_t *t, copy_row_t *c)
     c->served_count = 0;
 }
 
-/* The process of a fetch that was kept is back with its bytes. */
-static void take_back_fetch(track_t *t, copy_row_t *c)
-{
-    for (uint32_t i = t->former_rows; i-- > 0 && !c->served_count;) {
-        former_row_t *row = &t->former[i];
-        if (memcmp(&row->life, &c->life, sizeof c->life) != 0 || strcmp(row->worker, c->worker) != 0)
-            continue;
-        c->served = row->served;
-        c->served_count = row->served_count;
-        t->former_count--;
-        memmove(row, row + 1, (--t->former_rows - i) * sizeof *row);
-    }
-}
-
 /* A switch that was ordered before begins now. */
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now)
 {
@@ -350,15 +359,6 @@ void copy_crossed_end(track_t *t, copy_row_t *c, instant_t now)
     move(t, c, COPY_ARRIVED, now);
 }
 
-/* JOIN says how long it has been in its state, since the worker's clock may differ from the broker's.  No
- * state is older than the version's record: an age that would be is cut. */
-static uint64_t since_by_age(const track_t *t, const msg_held_t *held, instant_t now)
-{
-    uint64_t created_ms = t->row->created_ms, age_ms = held->age_us / 1000;
-    uint64_t most_ms = now.wall_ms > created_ms ? now.wall_ms - created_ms : 0;
-    return held->age_us ? now.wall_ms - (age_ms < most_ms ? age_ms : most_ms) : 0;
-}
-
 /* Bytes that are being loaded were announced by a session before. */
 void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state_t state, instant_t now)
 {
@@ -369,13 +369,28 @@ void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state
     c->region = held->region;
     c->verified = (verified_where_t)held->verified;
     c->holds_region = held->held;
-    take_back_fetch(t, c);
+    /* The process of a fetch that was kept is back with its bytes. */
+    for (uint32_t i = t->former_rows; i-- > 0 && !c->served_count;) {
+        former_row_t *row = &t->former[i];
+        if (memcmp(&row->life, &c->life, sizeof c->life) != 0 || strcmp(row->worker, c->worker) != 0)
+            continue;
+        c->served = row->served;
+        c->served_count = row->served_count;
+        t->former_count--;
+        memmove(row, row + 1, (--t->former_rows - i) * sizeof *row);
+    }
     move(t, c, state, now);
     bool is_as_held = state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT;
-    if (is_as_held) c->since_ms = since_by_age(t, held, now);
+    if (is_as_held) {
+        /* JOIN says how long it has been in its state, since the worker's clock may differ from the
+         * broker's.  No state is older than the version's record: an age that would be is cut. */
+        uint64_t created_ms = t->row->created_ms, age_ms = held->age_us / 1000;
+        uint64_t most_ms = now.wall_ms > created_ms ? now.wall_ms - created_ms : 0;
+        c->since_ms = held->age_us ? now.wall_ms - (age_ms < most_ms ? age_ms : most_ms) : 0;
+    }
     if (state == COPY_ACTIVE) took_switched(t, c);
-    c->announce = is_loading ? ANNOUNCE_OUT : ANNOUNCE_NONE;
-    c->told_us = !is_loading ? 0 : c->told_us ? c->told_us : now.us;
+    set_announce(t, c, is_loading ? ANNOUNCE_OUT : ANNOUNCE_NONE);
+    c->sent_us = !is_loading ? 0 : c->sent_us ? c->sent_us : now.us;
 }
 
 /* ---- switched ---- */
@@ -410,8 +425,8 @@ void copy_found_bad(track_t *t, copy_row_t *c, instant_t now)
     blame(
         t, c,
         (copy_why_t){HEDDLE_ERR_DIGEST_MISMATCH, "verify",
-                     "its bytes in memory have gone bad: if another worker has them whole, restart this one, "
-                     "and it fetches them there; else publish them again"});
+                     "its bytes in memory have gone bad; restart this worker to fetch them from another one, "
+                     "or publish them again if no other worker has them"});
     follow(t, c);
 }
 
@@ -438,15 +453,18 @@ void copy_failed(track_t *t, copy_row_t *c, copy_why_t why, instant_t now)
     bool has_gone_bad =
         copy_holds(c) && why.code == HEDDLE_ERR_DIGEST_MISMATCH && !strcmp(why.phase, "verify");
     c->retry_us = has_gone_bad ? now.us : e.retriable ? now.us + (t->of->ro->lease_us << doublings) : 0;
+    if (c->retry_us) track_retry(t, c->retry_us, now.us);
     move(t, c, COPY_FAILED, now);
     blame(t, c, why);
 }
 
-bool copy_try_again(copy_row_t *c, uint64_t now_us)
+bool copy_try_again(track_t *t, copy_row_t *c, uint64_t now_us)
 {
     bool lacked_slot = c->state == COPY_FAILED && c->code == HEDDLE_ERR_NO_SLOT;
-    if (lacked_slot) c->retry_us = now_us;
-    return lacked_slot;
+    if (!lacked_slot) return false;
+    c->retry_us = now_us;
+    track_retry(t, now_us, now_us);
+    return true;
 }
 
 void copy_refused(track_t *t, copy_row_t *c, copy_why_t why, instant_t now)
@@ -481,8 +499,8 @@ void copy_turned_away(track_t *t, copy_row_t *c, instant_t now)
     if (!copy_in_flight(c)) return;
     track_touch(t); /* it may be lost now, or another one of its place fetches it */
     plan_stuck(&t->plan, c->token);
-    c->told_us = 0;
-    c->announce = ANNOUNCE_NONE;
+    c->sent_us = 0;
+    set_announce(t, c, ANNOUNCE_NONE);
     move(t, c, COPY_WAITING, now);
 }
 
@@ -502,7 +520,7 @@ void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
-        if (!copy_is_told(c) || c->state != COPY_ANNOUNCED || t->version == version) continue;
+        if (!copy_is_sent(c) || c->state != COPY_ANNOUNCED || t->version == version) continue;
         c->behind = version;
         c->begun_us = 0;
     }
@@ -546,8 +564,8 @@ copy_row_t *copy_find(const track_t *t, const char *worker)
 
 copy_row_t *copy_of(const track_t *t, const member_t *member)
 {
-    copy_row_t *c = t ? copy_find(t, member->name) : NULL;
-    return c && c->token == member->token ? c : NULL;
+    const plan_row_t *row = t ? plan_row(&t->plan, member->token) : NULL;
+    return row ? row->copy : NULL;
 }
 
 /* Groups of one name with different numbers of ranks are different groups: a group may be restarted with
@@ -613,7 +631,7 @@ static void group_give(track_t *t, group_t *g)
  * where the earlier session ended with its lease, or before the broker's start. */
 static bool may_have_begun(const track_t *t, const member_t *member)
 {
-    return member->former_token && t->row->created_ms <= member->joined_ms;
+    return member->former_count && t->row->created_ms <= member->joined_ms;
 }
 
 /* A new session of the process that `before` is of goes on where that was; NULL: none. */
@@ -628,7 +646,7 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
                          .name = member->name,
                          .zone = member_label(member, "zone"),
                          .is_limited = member->max_rate_bytes > 0 || is_last,
-                         .is_leaf = member_is_leaf(member, created_ms),
+                         .is_last_resort = member_is_last_resort(member, created_ms),
                          .is_cut_off = member_is_cut_off(member, created_ms)};
     const member_trust_t *trust = &member->trust;
     if (is_last) who.blamed_ms = trust->order_ms;
@@ -638,11 +656,12 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
 /* All memory is taken first, so that nothing has changed where it runs out. */
 copy_row_t *copy_add(track_t *t, const member_t *member)
 {
+    copy_row_t *c = copy_of(t, member);
+    if (c) return c;
     bool found, ok;
     size_t at = sorted_place(t->copies, t->copy_count, member->name, order_copy, &found);
-    if (found && t->copies[at]->token == member->token) return t->copies[at];
     group_t *group = group_take(t, member, &ok);
-    copy_row_t *c = ok ? calloc(1, sizeof *c) : NULL;
+    c = ok ? calloc(1, sizeof *c) : NULL;
     if (!c || !sorted_grow(&t->copies, t->copy_count, &t->copy_capacity) ||
         !take_part(t, member, found ? t->copies[at] : NULL)) {
         group_give(t, group);
@@ -659,15 +678,17 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
                       .life = member->life,
                       .from_us = before.from_us ? before.from_us : from_us,
                       .is_eligible = before.token && before.is_eligible,
-                      .first_told_us = before.first_told_us,
+                      .first_sent_us = before.first_sent_us,
                       .announce_us = before.announce_us,
                       .word = before.word,
                       .is_resumed = before.is_resumed || before.bytes_done > 0 || may_have_begun(t, member),
+                      .is_former = before.is_former,
                       .group = group,
                       .rank = member->rank};
     error_text(c->worker, sizeof c->worker, member->name);
     c->counted = tallied(c);
     tally_move(&t->tally, NULL, &c->counted);
+    plan_row(&t->plan, c->token)->copy = c;
     sorted_insert(t->copies, &t->copy_count, at, c);
     if (!track_is_ended(t)) t->deserted_ms = 0;
     track_changed(t);
@@ -680,12 +701,12 @@ copy_row_t *copy_fetched_on(track_t *t, const copy_row_t *before, const member_t
     copy_row_t *c = copy_add(t, member);
     if (!c) return NULL;
     c->switch_us = was.switch_us; /* WELCOME names it again */
-    c->told_us = was.told_us;
+    c->sent_us = was.sent_us;
     c->moved_us = was.moved_us;
     c->bytes_done = was.bytes_done;
     c->is_connected = was.is_connected;
     move(t, c, was.state, now);
-    c->announce = was.announce;
+    set_announce(t, c, was.announce);
     c->since_ms = was.since_ms;
     return c;
 }
@@ -729,16 +750,18 @@ const copy_row_t *copies_first_switch(const adapter_rollout_t *a, const member_t
         const track_t *t = a->tracks[i];
         const copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
         if (!c || !copy_is_switching(c) || (first && first->switch_us <= c->switch_us)) continue;
-        if (member_sub(member, t->adapter)->decision >= t->row->decision) continue;
+        if (member_sub(member, t->adapter)->serving.decision >= t->row->decision) continue;
         first = c;
         *ret_track = t;
     }
     return first;
 }
 
-bool copy_is_told(const copy_row_t *c) { return c && c->announce != ANNOUNCE_NONE; }
+bool copy_is_sent(const copy_row_t *c) { return c && c->announce != ANNOUNCE_NONE; }
 
 bool copy_is_out(const copy_row_t *c) { return c && c->announce == ANNOUNCE_OUT; }
+
+bool copy_takes_list(const copy_row_t *c) { return copy_is_sent(c) && copy_in_flight(c); }
 
 bool copy_needs_announce(const copy_row_t *c, uint64_t now_us)
 {

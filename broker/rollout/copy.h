@@ -26,11 +26,17 @@
  * of its track (tally.h), the plan of its sources (plan.h) and the changes, which a publisher's ROLLOUT
  * follows.
  *
- * A track (track.h) owns its copies.  One thread, nothing blocks. */
+ * *Owed*: ANNOUNCE is to be sent again, once there is a source.  *Scope* (record.h): the workers that a
+ * decision is for; today all.
+ *
+ * A track (track.h) owns its copies.  The copy of a session and that session's row in the plan of the track
+ * come and go together, and the row points to the copy.  So a copy is found by its worker's token (copy_of),
+ * and by the name only where the session may have ended.  One thread, nothing blocks. */
 #ifndef BROKER_COPY_H
 #define BROKER_COPY_H
 
 #include "broker/members/membership.h"
+#include "broker/plan/plan.h"
 #include "broker/rollout/tally.h"
 
 #define COPY_LOST_MAX 16u
@@ -91,12 +97,12 @@ typedef struct copy_row {
     /* when something happened to it; 0: it has not happened */
     uint64_t from_us;       /* of the version's record, or of its process's joining where that came later */
     uint64_t since_ms;      /* in this state; 0: since before this session, whose JOIN did not say */
-    uint64_t told_us;       /* ANNOUNCE was sent last; 0: not to this session, or the worker turned to another
+    uint64_t sent_us;       /* ANNOUNCE was sent last; 0: not to this session, or the worker turned to another
                              * version since */
-    uint64_t first_told_us; /* the same of the first ANNOUNCE to this process; 0: none yet */
+    uint64_t first_sent_us; /* the same of the first ANNOUNCE to this process; 0: none yet */
     uint64_t begun_us;      /* no other version is fetched before it any more; 0: not yet */
     uint64_t moved_us;      /* ANNOUNCED FETCHING ARRIVED: it was announced, or more bytes came */
-    uint64_t heard_us;      /* the last heartbeat of its fetch; 0: none */
+    uint64_t received_us;   /* the last heartbeat of its fetch; 0: none */
     uint64_t cut_off_us;    /* it lost its last source, as its worker reported; 0: it has one, as far as is
                              * known */
     uint64_t switch_us;     /* COMMIT was sent, or STAGED came after it; 0: it was not sent */
@@ -108,14 +114,17 @@ typedef struct copy_row {
 
     /* its fetch */
     uint64_t bytes_done;
-    uint64_t behind;      /* the version that was fetched before it; 0: none */
-    uint64_t waits_for;   /* WAITING ANNOUNCED: the worker that fetches it for their host, by its token, as it
-                           * was when the copy was to be announced; 0: none */
-    uint64_t busy_with;   /* ARRIVED: its application switches to this version first; 0: it may be loading */
-    uint64_t free_ms;     /* ARRIVED: when it had switched; 0: it was not busy with a switch */
-    bool is_connected;    /* a source answered, as a heartbeat of its fetch reported */
-    bool is_resumed;      /* an earlier session of this process brought bytes, or may have */
+    uint64_t behind;    /* the version that was fetched before it; 0: none */
+    uint64_t waits_for; /* WAITING ANNOUNCED: the worker that fetches it for their host, by its token, as it
+                         * was when the copy was to be announced; 0: none */
+    uint64_t busy_with; /* ARRIVED: its application switches to this version first; 0: it may be loading */
+    uint64_t free_ms;   /* ARRIVED: when it had switched; 0: it was not busy with a switch */
+    bool is_connected;  /* a source answered, as a heartbeat of its fetch reported */
+    bool is_resumed;    /* an earlier session of this process brought bytes, or may have */
+    bool is_former;     /* its worker fetched it before the broker's start, from sources that this broker did
+                         * not name */
     bool is_trouble_said; /* the event that no byte comes was added: once for a copy */
+    bool is_missed;       /* a worker that fetched from this one could not go on, as it reported */
     uint32_t failed_count;
     uint64_t lost[COPY_LOST_MAX]; /* sources, an event for each; beyond COPY_LOST_MAX none */
     uint32_t lost_count;
@@ -158,7 +167,7 @@ uint64_t copy_rate(const copy_row_t *c, const member_t *member, const member_sub
 const char *copy_awaited(const track_t *t, const copy_row_t *c);
 /* The copy of a worker that this one is to be fetched from first, if that fetches an older version first;
  * NULL: none does. */
-const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c);
+const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c, const membership_t *members);
 
 /* ---- what happened to a copy ---- */
 
@@ -168,13 +177,17 @@ void copy_announced(track_t *t, copy_row_t *c, instant_t now);
 /* ANNOUNCE would have been sent if there were a source. */
 void copy_not_announced(track_t *t, copy_row_t *c, instant_t now);
 /* What was announced has to be announced again: no source of it is left. */
-void copy_owe(copy_row_t *c);
+void copy_owe(track_t *t, copy_row_t *c);
 /* The same: a newer version was announced, which the worker fetches first. */
 void copy_put_off(track_t *t, copy_row_t *c);
 /* The worker was sent these sources. */
 void copy_named(copy_row_t *c, const msg_source_t *sources, uint32_t count);
+/* JOIN says that the worker fetches it since before the broker's start, along these lists. */
+void copy_fetched(track_t *t, copy_row_t *c, const plan_lists_t *lists, instant_t now);
 /* The worker could not go on fetching from this session.  False: that was reported before. */
 bool copy_lost_source(copy_row_t *c, uint64_t token);
+/* Another worker could not go on fetching from this one. */
+void copy_missed(copy_row_t *c);
 /* Marks the copy as cut off if it has lost every source of its plan.  That ends when it is announced again,
  * or brings more bytes. */
 void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now);
@@ -182,7 +195,7 @@ void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now);
 void copy_begun_anew(copy_row_t *c, instant_t now);
 /* A heartbeat names it as what the worker fetches.  True, once for a copy, however often the trouble comes
  * and goes: it reports that no byte comes. */
-bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now);
+bool copy_progressed(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now);
 /* The worker has staged it: how long that took, and from where the bytes came. */
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now);
 /* STAGED crossed the end of its version on the way.  All bytes were there, which the last heartbeat may not
@@ -206,7 +219,7 @@ void copy_tried(track_t *t, copy_row_t *c, const msg_nack_t *m, instant_t now);
 /* The worker could not fetch, verify or load it. */
 void copy_failed(track_t *t, copy_row_t *c, copy_why_t why, instant_t now);
 /* Where it failed for want of a slot, it may be announced again from now on.  False: it did not. */
-bool copy_try_again(copy_row_t *c, uint64_t now_us);
+bool copy_try_again(track_t *t, copy_row_t *c, uint64_t now_us);
 /* Its application could not switch to it. */
 void copy_refused(track_t *t, copy_row_t *c, copy_why_t why, instant_t now);
 /* The worker's session ended, and the rollout waits for it. */
@@ -240,9 +253,11 @@ bool copy_in_flight(const copy_row_t *c);
 bool copy_holds(const copy_row_t *c);
 /* ANNOUNCE was sent, owed again or not: the worker may be fetching or loading it now.  c may be NULL in
  * these three. */
-bool copy_is_told(const copy_row_t *c);
+bool copy_is_sent(const copy_row_t *c);
 /* The same, and nothing is owed: the worker has all that it needs to go on. */
 bool copy_is_out(const copy_row_t *c);
+/* It fetches along a list, and may be sent another one unasked.  c may be NULL. */
+bool copy_takes_list(const copy_row_t *c);
 /* ANNOUNCE is to be sent as soon as there is a source: it never was, it is owed, or the time of a retry has
  * come. */
 bool copy_needs_announce(const copy_row_t *c, uint64_t now_us);

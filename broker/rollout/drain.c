@@ -30,10 +30,10 @@ static bool is_needed(const track_t *t, const copy_row_t *c)
 /* A publisher that was sent RELEASE may overwrite the bytes at any time. */
 static bool is_elsewhere(view_t v, const track_t *t, const member_t *member)
 {
-    bool is_served = t->publisher_state == PUBLISHER_SERVES;
-    if (is_served && is_staying(v, membership_by_token(v.members, t->publisher))) return true;
+    bool is_served = t->plan.publisher.state == PUBLISHER_SERVES;
+    if (is_served && is_staying(v, membership_by_token(v.members, t->plan.publisher.token))) return true;
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
+        const copy_row_t *c = track_walk(t, i);
         if (c->token == member->token || !copy_holds(c) || c->bad_ms) continue;
         if (is_staying(v, membership_by_token(v.members, c->token))) return true;
     }
@@ -66,7 +66,7 @@ static bool is_fetching(const adapter_rollout_t *a, const member_t *m)
 {
     for (size_t i = 0; i < a->track_count; i++) {
         const copy_row_t *c = track_is_ended(a->tracks[i]) ? NULL : copy_of(a->tracks[i], m);
-        if (copy_in_flight(c) && copy_is_told(c)) return true;
+        if (copy_in_flight(c) && copy_is_sent(c)) return true;
     }
     return false;
 }
@@ -86,16 +86,6 @@ static void hand_over(step_t *s, track_t *t)
     if (taker) messages_announce_to(s, t, taker);
 }
 
-/* A version that is not to be switched to is KEPT where it was staged, like those that were active there: it
- * can be put away when its slot is needed. */
-static void keep_taken(track_t *t, instant_t now)
-{
-    for (size_t i = 0; track_is_overtaken(t) && i < t->copy_count; i++) {
-        copy_row_t *c = t->copies[i];
-        if (c->state == COPY_STAGED && !copy_is_switching(c)) copy_kept(t, c, now);
-    }
-}
-
 /* While the broker settles, which others hold a version is not known, and a publisher that comes back counts
  * as serving what it was sent RELEASE for. */
 drain_t drain_look(step_t *s, const member_t *member)
@@ -106,7 +96,6 @@ drain_t drain_look(step_t *s, const member_t *member)
         for (size_t k = 0; a && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (!is_needed(t, copy_of(t, member))) continue;
-            keep_taken(t, s->v.now);
             if (!is_elsewhere(s->v, t, member)) hand_over(s, t);
         }
     }

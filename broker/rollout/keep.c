@@ -12,12 +12,12 @@
 
 /* Workers fetch versions in the order in which these were announced.  So the worker can be fetching this
  * one only if no version that was announced earlier is still pending there. */
-static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t *m)
+static bool is_sent_first(const track_t *t, const copy_row_t *c, const member_t *m)
 {
     for (size_t i = 0; t->of->tracks[i] != t; i++) {
         const track_t *earlier = t->of->tracks[i];
         const copy_row_t *other = track_is_ended(earlier) ? NULL : copy_of(earlier, m);
-        if (copy_is_told(other) && other->told_us <= c->told_us) return false;
+        if (copy_is_sent(other) && other->sent_us <= c->sent_us) return false;
     }
     return true;
 }
@@ -27,13 +27,13 @@ static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t 
  * Never longer than the version's deadline.  0: the worker does not fetch it. */
 static uint64_t fetching_until(view_t v, const track_t *t, const copy_row_t *c)
 {
-    if (!copy_is_told(c) || c->state == COPY_ARRIVED) return 0;
+    if (!copy_is_sent(c) || c->state == COPY_ARRIVED) return 0;
     const member_t *m = membership_by_token(v.members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (!sub || (sub->fetching && sub->fetching != t->version)) return 0;
-    if (!sub->fetching && !is_told_first(t, c, m)) return 0;
-    uint64_t end_us = c->told_us + t->row->deadline_ms * 1000;
-    uint64_t quiet_us = sub->fetching ? c->moved_us + STALL_US : c->told_us + t->of->ro->lease_us / 2;
+    if (!sub->fetching && !is_sent_first(t, c, m)) return 0;
+    uint64_t end_us = c->sent_us + t->row->deadline_ms * 1000;
+    uint64_t quiet_us = sub->fetching ? c->moved_us + STALL_US : c->sent_us + t->of->ro->lease_us / 2;
     return quiet_us < end_us ? quiet_us : end_us;
 }
 
@@ -49,39 +49,41 @@ static uint64_t loading_until(view_t v, const track_t *t, const copy_row_t *c)
     const member_t *m = membership_by_token(v.members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (!sub) return 0;
-    bool has_arrived = c->state == COPY_ARRIVED && copy_is_told(c);
-    bool is_loading = has_arrived && (sub->fetching ? sub->fetching == t->version : is_told_first(t, c, m));
-    uint64_t since_us = is_loading ? c->told_us : is_switching(t, c) ? c->switch_us : 0;
+    bool has_arrived = c->state == COPY_ARRIVED && copy_is_sent(c);
+    bool is_loading = has_arrived && (sub->fetching ? sub->fetching == t->version : is_sent_first(t, c, m));
+    uint64_t since_us = is_loading ? c->sent_us : is_switching(t, c) ? c->switch_us : 0;
     return since_us ? since_us + t->row->deadline_ms * 1000 : 0;
 }
 
 typedef uint64_t until_fn(view_t, const track_t *, const copy_row_t *);
 
-/* The latest end among all copies that is still in the future.  A version that was taken back is not kept
- * for any worker, so it has none. */
-static uint64_t latest(until_fn *until, view_t v, const track_t *t)
+/* The end of one copy of which it is still in the future; 0: there is none.  One is enough, as the version
+ * is looked at again at that time.  The walk begins at the copy that was found last (`at`), so that a worker
+ * that takes long is found at once.  A version that was taken back is not kept for any worker, so it has
+ * none. */
+static uint64_t some_until(until_fn *until, view_t v, const track_t *t, size_t *at)
 {
-    uint64_t end_us = 0;
     if (registry_is_taken_back(t->of->row, t->row)) return 0;
     for (size_t i = 0; i < t->copy_count; i++) {
-        uint64_t one_us = until(v, t, t->copies[i]);
-        if (one_us > v.now.us && one_us > end_us) end_us = one_us;
+        size_t k = (*at + i) % t->copy_count;
+        uint64_t end_us = until(v, t, track_walk(t, k));
+        if (end_us <= v.now.us) continue;
+        *at = k;
+        return end_us;
     }
-    return end_us;
+    return 0;
 }
 
 /* The tally rules out most versions, so that the copies are only read where one may be loading. */
-uint64_t keep_loaded_until(view_t v, const track_t *t)
+uint64_t keep_loaded_until(view_t v, track_t *t)
 {
     bool is_possible = t->tally.switching || tally_in(&t->tally, COPY_ARRIVED);
-    return is_possible ? latest(loading_until, v, t) : 0;
+    return is_possible ? some_until(loading_until, v, t, &t->loading_at) : 0;
 }
 
-const char *keep_loader(view_t v, const track_t *t)
+const char *keep_loader(view_t v, track_t *t)
 {
-    for (size_t i = 0; i < t->copy_count; i++)
-        if (loading_until(v, t, t->copies[i]) > v.now.us) return t->copies[i]->worker;
-    return "";
+    return keep_loaded_until(v, t) ? t->copies[t->loading_at]->worker : "";
 }
 
 /* ---- where room is needed ---- */
@@ -105,7 +107,7 @@ static bool is_full(const adapter_rollout_t *a, const member_t *m, uint64_t now_
         if (!c) continue;
         if (is_switching(t, c) && now_us < c->switch_us + t->row->deadline_ms * 1000) return false;
         used += copy_holds(c);
-        is_coming |= copy_is_told(c);
+        is_coming |= copy_is_sent(c);
     }
     return used + is_coming > m->slots;
 }
@@ -125,14 +127,27 @@ static bool needs_room(const adapter_rollout_t *a, const member_t *m, bool extra
     return sub && (sub->lacks_slot || (extra && is_full(a, m, now_us)));
 }
 
+/* No other worker has the version.  One that was ordered to leave has it no more: it may be gone by now,
+ * since others had what it has. */
+static bool is_last(view_t v, const track_t *t, const member_t *m)
+{
+    for (size_t i = 0; track_holder_count(t) > 1 && i < t->copy_count; i++) {
+        const copy_row_t *c = track_walk(t, i);
+        const member_t *other =
+            copy_holds(c) && c->token != m->token ? membership_by_token(v.members, c->token) : NULL;
+        if (other && other->drain != DRAIN_DONE) return false;
+    }
+    return true;
+}
+
 /* How soon the member's copy goes when it needs room, by the order in keep.h; 0: it stays.  `last`: copies
  * that no other worker has are looked at, else only the others. */
-static int rank_to_go(const track_t *t, const member_t *m, bool last)
+static int rank_to_go(view_t v, const track_t *t, const member_t *m, bool last)
 {
     const copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, m);
     if (!c || c->state != COPY_KEPT || !track_is_overtaken(t)) return 0;
     if (member_sub(m, t->adapter)->lacks_slot && !c->is_spare) return 0; /* its slot would not be free */
-    if ((track_holder_count(t) == 1) != last) return 0;
+    if (is_last(v, t, m) != last) return 0;
     if (last && t->loaded_until_us) return 0;
     if (last) return t->fetched_until_us ? 1 : 2;
     if (!is_extra(t)) return 2;
@@ -140,14 +155,14 @@ static int rank_to_go(const track_t *t, const member_t *m, bool last)
 }
 
 /* The copy that goes from this member next; NULL: none. */
-static track_t *next_to_go(const adapter_rollout_t *a, const member_t *m, bool last)
+static track_t *next_to_go(view_t v, const adapter_rollout_t *a, const member_t *m, bool last)
 {
     track_t *best = NULL;
     int best_rank = 0;
     uint64_t best_decision = 0;
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
-        int rank = rank_to_go(t, m, last);
+        int rank = rank_to_go(v, t, m, last);
         uint64_t decision = rank ? t->row->decision : 0;
         bool is_better = t->fetched_until_us ? decision > best_decision : decision < best_decision;
         if (rank < best_rank || !rank || (rank == best_rank && !is_better)) continue;
@@ -177,7 +192,7 @@ static void thin_out(step_t *s, track_t *t)
     bool is_beyond = registry_is_excess(t->of->row, t->row, s->ro->keep) && is_pinned(t);
     if (!is_beyond || !tally_in(&t->tally, COPY_KEPT)) return;
     for (size_t i = t->copy_count; i-- > 0;) {
-        const copy_row_t *c = t->copies[i];
+        const copy_row_t *c = track_walk(t, i);
         const member_t *m =
             c->state == COPY_KEPT && !is_switching(t, c) ? membership_by_token(s->v.members, c->token) : NULL;
         if (m) put_away(s, t, m);
@@ -190,38 +205,49 @@ static bool may_need_room(const track_t *t, bool extra)
     return t->tally.spare > 0 || (extra && tally_in(&t->tally, COPY_KEPT) > 0);
 }
 
-/* Puts away copies, one by one, until each worker that keeps this version has enough room. */
-static void make_room(step_t *s, track_t *t, bool extra)
+/* Whether an overtaken version is needed, and until when at least: it is looked at again then, because it may
+ * be retired. */
+static void look_for_use(step_t *s, track_t *t)
 {
-    for (size_t i = may_need_room(t, extra) ? t->copy_count : 0; i-- > 0;) {
-        const member_t *m = keeper_of(s->v, t->copies[i], extra);
-        for (track_t *other;
-             m && needs_room(t->of, m, extra, s->v.now.us) && (other = next_to_go(t->of, m, false));)
-            put_away(s, other, m);
+    bool is_possible = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
+    t->fetched_until_us = is_possible ? some_until(fetching_until, s->v, t, &t->fetching_at) : 0;
+    t->loaded_until_us = keep_loaded_until(s->v, t);
+    if (t->fetched_until_us) track_sooner(t, t->fetched_until_us);
+    if (t->loaded_until_us) track_sooner(t, t->loaded_until_us);
+}
+
+/* Of a version that `keep` covers the use counts only where room is needed.  Else it is not looked for, as in
+ * vain would mean a walk over all copies, at each message of a worker. */
+static void look_for_uses(step_t *s, const adapter_rollout_t *a)
+{
+    bool is_scarce = false;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        t->fetched_until_us = t->loaded_until_us = 0;
+        if (!track_is_overtaken(t)) continue;
+        if (registry_is_excess(a->row, t->row, s->ro->keep)) look_for_use(s, t);
+        is_scarce |= may_need_room(t, is_extra(t));
+    }
+    for (size_t i = 0; is_scarce && i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        if (track_is_overtaken(t) && !registry_is_excess(a->row, t->row, s->ro->keep)) look_for_use(s, t);
     }
 }
 
 void keep_look(step_t *s, const adapter_rollout_t *a)
 {
-    for (size_t i = 0; i < a->track_count; i++) {
-        /* Until when an overtaken version is needed.  When that ends the track is looked at again, because
-         * the version may be retired then.  The tally rules out most, so that copies are only read where one
-         * may be fetching. */
-        track_t *t = a->tracks[i];
-        if (!track_is_overtaken(t)) continue;
-        bool may_fetch = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
-        uint64_t fetched_us = may_fetch ? latest(fetching_until, s->v, t) : 0;
-        uint64_t loaded_us = keep_loaded_until(s->v, t);
-        t->fetched_until_us = fetched_us;
-        t->loaded_until_us = loaded_us;
-        if (fetched_us) track_sooner(t, fetched_us);
-        if (loaded_us) track_sooner(t, loaded_us);
-    }
+    look_for_uses(s, a);
     for (size_t i = 0; s->ro->is_settled && i < a->track_count; i++) { /* before, fetches are not known */
         track_t *t = a->tracks[i];
         if (track_is_ended(t)) continue;
         bool extra = is_extra(t);
-        make_room(s, t, extra);
+        /* Puts away copies, one by one, until each worker that keeps this version has enough room. */
+        for (size_t k = may_need_room(t, extra) ? t->copy_count : 0; k-- > 0;) {
+            const member_t *m = keeper_of(s->v, track_walk(t, k), extra);
+            for (track_t *other; m && needs_room(t->of, m, extra, s->v.now.us) &&
+                                 (other = next_to_go(s->v, t->of, m, false));)
+                put_away(s, other, m);
+        }
         if (!extra) thin_out(s, t);
     }
 }
@@ -234,9 +260,9 @@ static const track_t *last_to_go(const adapter_rollout_t *a, view_t v)
         const track_t *t = a->tracks[i];
         bool extra = is_extra(t);
         for (size_t k = 0; !track_is_ended(t) && may_need_room(t, extra) && k < t->copy_count; k++) {
-            const member_t *m = keeper_of(v, t->copies[k], extra);
+            const member_t *m = keeper_of(v, track_walk(t, k), extra);
             if (!m || !needs_room(a, m, extra, v.now.us)) continue;
-            const track_t *last = next_to_go(a, m, true);
+            const track_t *last = next_to_go(v, a, m, true);
             if (last) return last;
         }
     }

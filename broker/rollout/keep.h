@@ -33,10 +33,10 @@
 void keep_look(step_t *s, const adapter_rollout_t *a);
 /* Adds STATE retired for what the rules allow no longer, or for which there is no room. */
 void keep_decide(const adapter_rollout_t *a, view_t v, outbox_t *out);
-/* Until when a worker loads the version or switches to it, at most: a worker at which it arrived has its
- * bytes, though others cannot fetch them from there yet.  0: none does. */
-uint64_t keep_loaded_until(view_t v, const track_t *t);
+/* A time until which a worker may load the version or switch to it; ask again then.  A worker at which it
+ * arrived has its bytes, though others cannot fetch them from there yet.  0: none does. */
+uint64_t keep_loaded_until(view_t v, track_t *t);
 /* One of those workers; "": none. */
-const char *keep_loader(view_t v, const track_t *t);
+const char *keep_loader(view_t v, track_t *t);
 
 #endif

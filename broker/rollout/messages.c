@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/messages.h"
 
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
+#include "broker/rollout/next.h"
 #include "broker/rollout/summary.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "formats/kind.h"
 
-#include <heddle/publisher.h>
 #include <stdlib.h>
 
 /* As many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others. */
@@ -22,7 +22,7 @@ static msg_region_t region_for(const track_t *t, const member_t *source, uint64_
     bool is_near = place && source->place == place;
     const copy_row_t *c = is_near && source->role == ROLE_WORKER ? copy_of(t, source) : NULL;
     if (copy_holds(c) || (c && c->state == COPY_ARRIVED)) return c->region;
-    return is_near && source->token == t->publisher ? t->region : (msg_region_t){.generation = 0};
+    return is_near && source->token == t->plan.publisher.token ? t->region : (msg_region_t){.generation = 0};
 }
 
 /* Of one host, and yet neither can hold what the other one has: another network namespace, directory or user
@@ -87,7 +87,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
     uint64_t now_us = s->v.now.us;
     const version_row_t *row = t->row;
     msg_source_t sources[2 * PLAN_SOURCES];
-    msg_part_t part = row->part;
+    record_parts_t parts = row->parts;
     bool is_first = !copy_is_out(c);
     uint32_t count = sources_of(s, t, member, sources);
     if (!count) {
@@ -101,14 +101,15 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
                                   .version = row->version,
                                   .adapter = t->adapter,
                                   .digest = row->digest,
-                                  .parts = &part,
-                                  .part_count = 1,
+                                  .parts = parts.part,
+                                  .part_count = parts.count,
                                   .key = row->share_key,
                                   .sources = sources,
                                   .source_count = count,
                                   .step = row->step,
                                   .data_bytes = row->data_bytes,
-                                  .kind = kind_said(kind_name(row->kind))};
+                                  .kind = kind_said(kind_name(row->kind)),
+                                  .kept = track_is_overtaken(t)};
     /* A worker that the rollout waits for gives up at the same time as the broker. */
     if (c->is_eligible && t->deadline_us != CLOCK_NEVER && !t->is_late)
         m.announce.deadline_ms = t->deadline_us > now_us ? (t->deadline_us - now_us + 999) / 1000 : 1;
@@ -117,7 +118,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 }
 
 /* An empty list is sent too: it tells the worker to wait until a source is there. */
-void messages_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
+void messages_send_sources(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
     msg_source_t sources[2 * PLAN_SOURCES];
     uint32_t count = sources_of(s, t, member, sources);
@@ -129,7 +130,7 @@ void messages_send_sources(step_t *s, const track_t *t, copy_row_t *c, const mem
                                 .sources = sources,
                                 .source_count = count};
     outbox_send(s->out, member->peer, &m);
-    if (!count) copy_owe(c);
+    if (!count) copy_owe(t, c);
 }
 
 /* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED
@@ -174,12 +175,19 @@ void messages_send_retire(step_t *s, const char *adapter, uint64_t version, cons
     if (sub) sub->lacks_slot = false; /* until it says so again */
 }
 
+void messages_ping(step_t *s, const member_t *member)
+{
+    msg_t ping = {.type = MSG_PING};
+    ping.ping.nonce = member->token;
+    outbox_send(s->out, member->peer, &ping);
+}
+
 void messages_verify(step_t *s, track_t *t)
 {
     if (t->checked_us && s->v.now.us < t->checked_us + s->ro->lease_us) return;
     t->checked_us = s->v.now.us;
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
+        const copy_row_t *c = track_walk(t, i);
         const member_t *m = copy_holds(c) ? membership_by_token(s->v.members, c->token) : NULL;
         if (!m) continue;
         msg_t msg = {.type = MSG_VERIFY};
@@ -198,10 +206,8 @@ copy_row_t *messages_need_copy(step_t *s, track_t *t, const member_t *member)
     return c;
 }
 
-void messages_announce_to(step_t *s, track_t *t, const member_t *member)
+static void announce_to(step_t *s, track_t *t, const member_t *member)
 {
-    if (!track_has_source(t)) return;
-    if (!copy_needs_announce(copy_of(t, member), s->v.now.us)) return;
     copy_row_t *c = messages_need_copy(s, t, member);
     if (!c) return;
     plan_make(&t->plan, member->token, NULL, 0);
@@ -209,14 +215,30 @@ void messages_announce_to(step_t *s, track_t *t, const member_t *member)
     send_announce(s, t, c, member);
 }
 
+/* After a start of the broker those that fetch the version have not all come back: one that does not fetch it
+ * waits for them.  Else its publisher would send all bytes again, or a second copy go into its host. */
+static bool waits_for_fetchers(const track_t *t, const member_t *member)
+{
+    bool may_fetch = t->row->state == VERSION_STAGING || (member->place && member->former_count);
+    return t->awaits_fetchers && may_fetch && !plan_is_at_place(&t->plan, member->place);
+}
+
+void messages_announce_to(step_t *s, track_t *t, const member_t *member)
+{
+    if (!track_has_source(t)) return;
+    if (!copy_needs_announce(copy_of(t, member), s->v.now.us)) return;
+    if (waits_for_fetchers(t, member)) track_touch(t);
+    else announce_to(s, t, member);
+}
+
 /* A worker that waits for the active version would wait in silence where its bytes are lost.  It is not sent
  * while a next version is on its way to it. */
-static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *active, const member_t *member)
+static void send_lost(step_t *s, const adapter_rollout_t *a, const track_t *active, const member_t *member)
 {
     member_sub_t *sub = member_sub(member, a->row->name);
     bool is_lost = active && active->bytes == BYTES_LOST && s->ro->is_settled;
-    if (!is_lost) sub->told_lost = 0;
-    if (!is_lost || sub->told_lost == active->version || copy_holds(copy_of(active, member))) return;
+    if (!is_lost) sub->sent_lost = 0;
+    if (!is_lost || sub->sent_lost == active->version || copy_holds(copy_of(active, member))) return;
     if (!a->row->held && track_has_source(track_staging(a))) return;
     char text[SUMMARY_TEXT];
     summary_lost_text(s->ro, a->row, text, sizeof text);
@@ -227,52 +249,20 @@ static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *acti
                             .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
                             .message = text};
     outbox_send(s->out, member->peer, &m);
-    sub->told_lost = active->version;
+    sub->sent_lost = active->version;
 }
 
-/* The member serves nothing yet, and the version that is on its way comes to it about as soon as the active
- * one would: to fetch both takes twice as long, and half of their uplinks from workers that serve each other.
- * That is by what the active version took the others: a lease at most.  After twice that time, from its
- * announcement to this member on, something holds the newest one up. */
-static bool comes_as_soon(const step_t *s, const track_t *newest, const track_t *active,
-                          const member_t *member)
-{
-    if (!newest || !active || member_sub(member, newest->adapter)->version) return false;
-    bool is_by_rule = newest->row->activation != HEDDLE_ACTIVATION_MANUAL && !newest->of->row->held;
-    if (!is_by_rule || newest->phase == TRACK_WAITING || plan_is_at_place(&active->plan, member->place))
-        return false;
-    const copy_row_t *c = copy_of(newest, member);
-    uint64_t since_us = c && c->first_told_us ? c->first_told_us : newest->created_us;
-    uint64_t rate = active->plan.best_rate;
-    double takes_us = (double)newest->row->part.payload_bytes * 1e6 / (double)rate;
-    return rate && takes_us <= (double)s->ro->lease_us && (double)(s->v.now.us - since_us) < 2 * takes_us;
-}
-
+/* Each message changes the copies that the next question looks at. */
 void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
 {
-    /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
-     * for two fetches. */
     track_t *newest = track_staging(a), *active = track_of(a, active_for(a->row, member));
-    copy_row_t *c = copy_of(newest, member);
-    bool is_awaited = c && c->is_eligible, is_on_its_way = false;
-    bool is_first = is_awaited || comes_as_soon(s, newest, active, member);
-    if (is_first) messages_announce_to(s, newest, member);
-    c = copy_of(newest, member);
-    bool newer_in_flight = copy_is_out(c);
-    if (!member_sub(member, a->row->name)->version && !is_awaited)
-        newer_in_flight = is_first && (newer_in_flight || copy_holds(c));
-
-    /* Else the active version goes first, because the worker serves an older one until it has it.  The
-     * newest follows when the worker has the active version, or cannot get it now. */
-    c = copy_of(active, member);
-    if (active && active->row && copy_holds(c)) {
-        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, member);
-    } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
-        messages_announce_to(s, active, member);
-        is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
-    }
-    if (!is_first && !is_on_its_way) messages_announce_to(s, newest, member);
-    tell_lost(s, a, active, member);
+    next_first_t first = next_first(newest, active, member, s->v.now.us, s->ro->lease_us);
+    if (first != NEXT_ACTIVE) messages_announce_to(s, newest, member);
+    next_send_t sent = next_of_active(first, newest, active, member);
+    if (sent == NEXT_COMMIT) send_commit(s, active, member);
+    if (sent == NEXT_ANNOUNCE) messages_announce_to(s, active, member);
+    if (next_newest_follows(first, sent, active, member)) messages_announce_to(s, newest, member);
+    send_lost(s, a, active, member);
 }
 
 /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a version
@@ -283,11 +273,11 @@ void messages_decided(step_t *s, track_t *active, member_t *member)
 {
     const copy_row_t *c = copy_of(active, member);
     bool holds = copy_holds(c);
-    bool is_at_once = holds || copy_is_told(c) || registry_is_step_back(active->of->row);
+    bool is_at_once = holds || copy_is_sent(c) || registry_is_step_back(active->of->row);
     if (is_at_once) send_commit(s, active, member);
     if (!holds) messages_wake_worker(s, active->of, member);
-    bool serves_nothing = !member_sub(member, active->adapter)->version;
-    if (!is_at_once && serves_nothing && copy_is_told(copy_of(active, member)))
+    bool serves_nothing = !member_sub(member, active->adapter)->serving.version;
+    if (!is_at_once && serves_nothing && copy_is_sent(copy_of(active, member)))
         send_commit(s, active, member);
 }
 
@@ -308,7 +298,7 @@ void messages_mend_lists(step_t *s, track_t *t, const member_t *but)
         const member_t *m = membership_by_token(s->v.members, token);
         copy_row_t *c = m ? copy_of(t, m) : NULL;
         plan_mend(&t->plan, token);
-        if (m != but && copy_is_told(c) && copy_in_flight(c)) messages_send_sources(s, t, c, m);
+        if (m != but && copy_takes_list(c)) messages_send_sources(s, t, c, m);
     }
 }
 
@@ -334,9 +324,9 @@ void messages_wake(step_t *s, member_t *member)
 void messages_announce(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
-        copy_row_t *c = t->copies[i];
+        copy_row_t *c = track_walk(t, i);
         const member_t *m = membership_by_token(s->v.members, c->token);
-        if (!m) continue;
+        if (!m || copy_holds(c) || c->state == COPY_ARRIVED) continue;
         track_t *active = track_of(t->of, active_for(t->of->row, m));
         copy_row_t *put_off = copy_of(active, m);
         if (copy_in_flight(put_off) && !plan_waits_for(&t->plan, m->token)) copy_put_off(active, put_off);
@@ -419,21 +409,22 @@ static bool urgent_equal(const urgent_t *a, const urgent_t *b)
 /* What the track's publisher has to be sent.  What can wait makes the track due when its time has come. */
 static void flush_track(step_t *s, track_t *t)
 {
-    const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
+    const member_t *publisher =
+        t->plan.publisher.token ? membership_by_token(s->v.members, t->plan.publisher.token) : NULL;
     bool is_ended = track_is_ended(t);
     if (!publisher || !t->row) return;
     if (t->is_restored && !is_ended && !s->ro->is_settled) return; /* end_settling touches it */
 
     /* RELEASE: the trainer may use its region again, although it still has the bytes until it does.
      * Another process has them, and no worker that the rollout waits for is under way. */
-    if (t->publisher_state == PUBLISHER_SERVES && (is_ended || tally_is_complete(&t->tally))) {
+    if (t->plan.publisher.state == PUBLISHER_SERVES && (is_ended || tally_is_complete(&t->tally))) {
         msg_t m = {.type = MSG_RELEASE};
         m.release = (msg_release_t){.token = publisher->token, .version = t->version, .adapter = t->adapter};
         outbox_send(s->out, publisher->peer, &m);
-        track_set_publisher(t, t->publisher, PUBLISHER_RELEASED);
+        track_set_publisher(t, t->plan.publisher.token, PUBLISHER_RELEASED);
         events_add(s->ev, EVENT_VERSION_RELEASED, t->adapter, t->version, publisher->name, s->v.now);
     }
-    if (is_ended) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
+    if (is_ended) track_set_publisher(t, t->plan.publisher.token, PUBLISHER_WITHOUT);
 
     /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
      * changes. Mere counts are collected for ROLLOUT_PUSH_US. */

@@ -11,10 +11,9 @@
  *                   ROLLOUT     how far a version is
  *
  * A worker is sent what follows from the adapter's active version, the version that is being rolled out, and
- * the state of the worker's copies. What is chosen here is the order alone: of two versions that a worker
- * lacks, which one it is sent first (messages_wake_worker).  Each message is added to the outbox and noted
- * at its track or copy.  So what was sent once is not sent again, and each event wakes the workers that it
- * may concern.  No state of its own; one thread, nothing blocks. */
+ * the state of the worker's copies; next.h says which of the two versions goes first.  Each message is added
+ * to the outbox and noted at its track or copy.  So what was sent once is not sent again, and each event
+ * wakes the workers that it may concern.  No state of its own; one thread, nothing blocks. */
 #ifndef BROKER_MESSAGES_H
 #define BROKER_MESSAGES_H
 
@@ -28,10 +27,12 @@
 uint32_t messages_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
                           msg_source_t ret_sources[PLAN_SOURCES]);
 
-void messages_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
+void messages_send_sources(step_t *s, track_t *t, copy_row_t *c, const member_t *member);
 void messages_send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
 void messages_send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
 
+/* PING: a send to a connection that is gone says so. */
+void messages_ping(step_t *s, const member_t *member);
 /* Each worker that holds the version is to compare its bytes again, once a lease at most: VERIFIED says what
  * it found, under no question's number. */
 void messages_verify(step_t *s, track_t *t);

@@ -2,7 +2,8 @@
 #include "broker/rollout/rollout.h"
 
 #include "broker/registry/decision.h"
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
+#include "broker/rollout/fetches.h"
 #include "broker/rollout/keep.h"
 #include "broker/rollout/messages.h"
 #include "broker/rollout/rule.h"
@@ -12,11 +13,6 @@
 #include "core/limits.h"
 #include "core/listing.h"
 #include "core/units.h"
-
-#include <heddle/publisher.h>
-
-#define PROBE_US 250000ull /* between two looks at the connections of those that others wait for */
-#define SLOW_US 10e6       /* a fetch of a version without a deadline that others wait for may take so long */
 
 #define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 2)
 
@@ -39,13 +35,14 @@ static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const ve
     if (!t) return HEDDLE_ERR_NO_MEMORY;
     t->bytes = BYTES_MISSING;
     t->sourceless_us = settle_end_us > v.now.us ? settle_end_us : v.now.us;
-    t->is_restored = true;
+    t->is_restored = t->awaits_fetchers = true;
     if (row->lost_ms || row->staged_ms) t->staged_by = STAGED_BY_UNIT;
     if (row->lost_ms) { /* said before the start */
         t->bytes = BYTES_LOST;
-        t->lost_ms = row->lost_ms;
+        t->held_until_ms = row->lost_ms;
     }
     t->phase = row == registry_waiting(a) ? TRACK_WAITING : TRACK_BEGUN;
+    if (t->phase == TRACK_BEGUN) plan_resume(&t->plan);
     if (row->state != VERSION_STAGING) return HEDDLE_OK;
     /* How much is left of its deadline is known by wall clock only, which may have jumped.  So it is never
      * more than the whole deadline. */
@@ -67,7 +64,7 @@ int rollout_start(rollout_t *ro, view_t v)
         if (!row->version_count) continue; /* its row may go */
         adapter_rollout_t *a = tracks_need_adapter(ro, row);
         if (!a) return HEDDLE_ERR_NO_MEMORY;
-        if (row->held) a->hold = (adapter_hold_t){.version = row->active, .since_ms = row->decided_ms};
+        if (row->held) a->hold = (adapter_hold_t){.version = active_latest(row), .since_ms = row->decided_ms};
         for (size_t k = 0; k < row->version_count; k++) {
             const version_row_t *version = row->versions[k];
             int rc = registry_is_live(version) ? start_track(ro, v, row, version) : HEDDLE_OK;
@@ -92,12 +89,16 @@ static void end_settling(step_t *s)
         for (size_t k = 0; k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (t->bytes > BYTES_GROWING && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
-            for (size_t c = 0; c < t->copy_count; c++) {
-                const member_t *m = membership_by_token(s->v.members, t->copies[c]->token);
-                if (m && !member_is_draining(m)) copy_expected(t, t->copies[c]);
-                lacked_slot |= copy_try_again(t->copies[c], s->v.now.us);
+            for (size_t j = 0; j < t->copy_count; j++) {
+                copy_row_t *c = track_walk(t, j);
+                const member_t *m = membership_by_token(s->v.members, c->token);
+                if (m && !member_is_draining(m)) copy_expected(t, c);
+                lacked_slot |= copy_try_again(t, c, s->v.now.us);
             }
-            if (t == track_staging(a)) track_expect(t, s->v.members);
+            if (t == track_staging(a)) {
+                track_expect(t, s->v.members);
+                track_changed(t); /* its counts are known from now on */
+            }
             if (t->phase != TRACK_WAITING) plan_begin(&t->plan);
             track_touch(t);
         }
@@ -110,16 +111,16 @@ static void become_lost(step_t *s, track_t *t)
 {
     heddle_error_t why;
     const adapter_row_t *a = t->of->row;
-    if (t->bytes == BYTES_LOADING) t->lost_ms = s->v.now.wall_ms;
+    if (t->bytes == BYTES_LOADING) t->held_until_ms = s->v.now.wall_ms;
     t->bytes = BYTES_LOST;
     track_changed(t);
     summary_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
     /* As in `heddle status`: that an earlier version is gone, as when a job ends, is no failure. */
-    bool is_failure = a->active == t->version || t->row == registry_newest(a);
+    bool is_failure = active_latest(a) == t->version || t->row == registry_newest(a);
     events_message(e, is_failure ? why.code : HEDDLE_OK, "%s", why.message);
-    if (a->active == t->version) messages_wake_adapter(s, t->of); /* the same */
-    if (!a->held || a->active != t->version) return;
+    if (active_latest(a) == t->version) messages_wake_adapter(s, t->of); /* the same */
+    if (!a->held || active_latest(a) != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code,
                    "held at a version that is lost: later ones stay staged until one is activated "
@@ -140,18 +141,6 @@ static void look_for_loader(step_t *s, track_t *t)
     track_sooner(t, loaded_until_us);
 }
 
-/* When a worker last got further than any before it, if two or more have a part; 0: they have not.  One alone
- * has nothing to fetch from, and others that come as far as the first was bring nothing new. */
-static uint64_t last_growth(const track_t *t)
-{
-    uint32_t count = 0;
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        count += c->token && copy_is_told(c) && c->bytes_done;
-    }
-    return count > 1 ? t->grown_us : 0;
-}
-
 /* No process has all bytes.  Workers that fetch from each other may have all of them together, as long as
  * their parts grow: the lease in which the publisher may come back counts from the last growth. */
 static void look_for_parts(step_t *s, track_t *t)
@@ -160,10 +149,17 @@ static void look_for_parts(step_t *s, track_t *t)
     if (t->bytes == BYTES_THERE) {
         t->bytes = BYTES_MISSING;
         t->sourceless_us = now_us;
-        t->lost_ms = s->v.now.wall_ms;
+        t->held_until_ms = s->v.now.wall_ms;
     }
     if (t->bytes > BYTES_MISSING) return; /* its loss was said; only a holder ends that */
-    uint64_t grown_us = last_growth(t);
+    /* When a worker last got further than any before it, if two or more have a part; 0: they have not.
+     * One alone has nothing to fetch from, and others that come as far as the first was bring nothing new. */
+    uint32_t count = 0;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = track_walk(t, i);
+        count += c->token && copy_is_sent(c) && c->bytes_done;
+    }
+    uint64_t grown_us = count > 1 ? t->grown_us : 0;
     if (!grown_us || now_us >= grown_us + s->ro->lease_us) {
         t->bytes = BYTES_MISSING;
         return;
@@ -178,7 +174,7 @@ static void look_for_parts(step_t *s, track_t *t)
 static bool has_lost_its_source(const track_t *t, instant_t now)
 {
     bool is_gone_for_good =
-        t->publisher_state == PUBLISHER_LEFT || now.us >= t->sourceless_us + t->of->ro->lease_us;
+        t->plan.publisher.state == PUBLISHER_LEFT || now.us >= t->sourceless_us + t->of->ro->lease_us;
     return t->bytes > BYTES_GROWING && is_gone_for_good;
 }
 
@@ -199,160 +195,15 @@ static ruling_t ruling_of(const track_t *t, instant_t now)
     return rule_apply(&rule, &t->tally);
 }
 
-/* Workers that fetch from each other stand still together, and each says so with its own heartbeat: a source
- * that has got nothing since, but for the time of a heartbeat, is the reason, and not the one behind it. */
-static bool is_behind_still_one(const step_t *s, const track_t *t, const copy_row_t *c)
-{
-    const plan_row_t *row = plan_row(&t->plan, c->token);
-    uint64_t first[2] = {row->source_count ? row->sources[0] : 0, row->other_count ? row->others[0] : 0};
-    bool is_behind = false;
-    for (int i = 0; i < 2; i++) {
-        const member_t *m = first[i] ? membership_by_token(s->v.members, first[i]) : NULL;
-        const copy_row_t *source = m ? copy_of(t, m) : NULL;
-        is_behind |= copy_in_flight(source) && source->moved_us <= c->moved_us + s->ro->lease_us / 4;
-    }
-    return is_behind;
-}
-
-/* Of a fetch that goes on, bytes a second; 0: there is none, or it is not known.  It is the one of late, or
- * that since the announcement where that is more: a short standstill, of the worker or of one that it fetches
- * from, changes the latter by little. */
-static uint64_t rate_of(const step_t *s, const track_t *t, const member_t *m)
-{
-    const copy_row_t *c = m ? copy_of(t, m) : NULL;
-    const member_sub_t *sub = copy_in_flight(c) ? member_sub(m, t->adapter) : NULL;
-    uint64_t late = sub && sub->fetching == t->version ? copy_rate(c, m, sub) : 0;
-    bool has_mean = late && !c->is_resumed && c->told_us && sub->beat_us > c->told_us + s->ro->lease_us / 4;
-    uint64_t mean = has_mean ? c->bytes_done * 1000000 / (sub->beat_us - c->told_us) : 0;
-    return late > mean ? late : mean;
-}
-
-/* The rate of the fastest fetch of the version, under way or done. */
-static uint64_t best_rate_of(const step_t *s, const track_t *t)
-{
-    uint64_t best = 0;
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const plan_row_t *row = plan_row(&t->plan, t->copies[i]->token);
-        uint64_t rate = rate_of(s, t, membership_by_token(s->v.members, t->copies[i]->token));
-        if (row && row->rate > rate) rate = row->rate;
-        if (rate > best) best = rate;
-    }
-    return best;
-}
-
-/* Another worker of the place had better fetch the version too, because by this one it comes too late: after
- * a quarter of the time that is left until the deadline, or SLOW_US.  A second fetch costs one copy more, and
- * there is no third for a place. */
-static bool is_too_slow(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t best_rate)
-{
-    const member_t *m = membership_by_token(s->v.members, c->token);
-    uint64_t rate = rate_of(s, t, m);
-    if (!rate || plan_is_second(&t->plan, c->token)) return false;
-
-    /* Its source is what is slow: another worker would get the bytes no sooner. */
-    const member_t *source = membership_source(s->v.members, member_sub(m, t->adapter)->source);
-    uint64_t source_rate = rate_of(s, t, source);
-    bool is_source_slow = source_rate && source_rate < rate * PLAN_SLOW_FACTOR;
-    if (is_source_slow || member_limits(source, rate)) return false;
-
-    double needed_us = (double)(t->row->data_bytes - c->bytes_done) * 1e6 / (double)rate;
-    bool has_deadline = !t->is_late && t->deadline_us != CLOCK_NEVER;
-    double left_us = has_deadline ? (double)(t->deadline_us - s->v.now.us) : SLOW_US * 4;
-    if (needed_us <= left_us / 4) return false;
-
-    /* The worker itself is what is slow: it has a --max-rate, or others are much faster. */
-    if (member_limits(m, rate) || best_rate >= rate * PLAN_SLOW_FACTOR) return true;
-
-    /* Where that is not known, both may share what is slow, and each then takes twice as long.  So a second
-     * fetch begins only where the version is late anyway, or has the time for it. */
-    return has_deadline && (needed_us > left_us || needed_us * 3 <= left_us);
-}
-
-/* A worker that is killed says nothing, and its lease lasts; a message finds that its connection is gone.  So
- * the others of its place need not wait for it any longer.  If it is alive after all, it comes again under
- * another session. */
-static void probe_fetches(step_t *s, track_t *t)
-{
-    uint64_t now_us = s->v.now.us;
-    bool is_due = t->probe_us && now_us >= t->probe_us + PROBE_US;
-    if (!t->plan.waiting_count) {
-        t->probe_us = 0;
-        return;
-    }
-    if (is_due || !t->probe_us) t->probe_us = now_us;
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const member_t *m = membership_by_token(s->v.members, t->copies[i]->token);
-        if (!m || !plan_is_awaited(&t->plan, m->token)) continue;
-        msg_t ping = {.type = MSG_PING};
-        ping.ping.nonce = m->token;
-        if (m->is_gone) plan_stuck(&t->plan, m->token);
-        else if (is_due) outbox_send(s->out, m->peer, &ping);
-    }
-    track_sooner(t, t->probe_us + PROBE_US);
-}
-
-void rollout_unreached(rollout_t *ro, const member_t *member)
-{
-    for (uint32_t i = 0; i < member->sub_count; i++) {
-        const adapter_rollout_t *a = tracks_adapter(ro, member->subs[i].adapter);
-        for (size_t k = 0; a && k < a->track_count; k++) {
-            track_t *t = a->tracks[k];
-            if (!plan_is_awaited(&t->plan, member->token)) continue;
-            track_sooner(t, 0); /* again, if it was looked at in this turn before the message was sent */
-        }
-    }
-}
-
-/* It has got nothing for so long by its last heartbeat, or by now where another one is overdue: that one may
- * say that something came. */
-static bool is_still(const copy_row_t *c, uint64_t patience_us, uint64_t now_us)
-{
-    uint64_t heard_us = c->heard_us > c->told_us ? c->heard_us : c->told_us;
-    bool is_overdue = now_us > heard_us + patience_us / 2 + patience_us / 8;
-    return (is_overdue ? now_us : heard_us) >= c->moved_us + patience_us;
-}
-
-/* Workers wait for the one of their place that fetches the version, while enough comes of its fetch: half a
- * lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
- * them at once (plan.h).  Of workers that fetch from each other only the first one that gets nothing is not
- * waited for: the others are not the reason. */
-static void look_at_fetches(step_t *s, track_t *t)
-{
-    uint64_t now_us = s->v.now.us, patience_us = s->ro->lease_us / 2;
-    if (t->row->deadline_ms && t->row->deadline_ms * 1000 / 4 < patience_us)
-        patience_us = t->row->deadline_ms * 1000 / 4;
-    probe_fetches(s, t);
-    if (t->plan.waiting_count && t->fetches_due_us <= now_us) {
-        uint64_t best_rate = best_rate_of(s, t);
-        t->fetches_due_us = now_us + patience_us;
-        for (size_t i = 0; i < t->copy_count; i++) {
-            const copy_row_t *c = t->copies[i];
-            if (!plan_is_awaited(&t->plan, c->token)) continue;
-            bool stands = is_still(c, patience_us, now_us);
-            bool is_stuck = stands ? !is_behind_still_one(s, t, c) : is_too_slow(s, t, c, best_rate);
-            uint64_t due_us = c->moved_us + patience_us;
-            if (is_stuck) plan_stuck(&t->plan, c->token);
-            else
-                t->fetches_due_us =
-                    clock_earlier(t->fetches_due_us, due_us > now_us ? due_us : now_us + patience_us / 8);
-        }
-    }
-    /* Before one that begins anew takes what has room for those that have more. */
-    messages_mend_lists(s, t, NULL);
-    messages_wake_waiting(s, t);
-    messages_mend_lists(s, t, NULL);
-    if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
-}
-
 /* The deadline of a version that was decided has passed.  The version goes on, so it does not fail.  But its
  * publisher ends with `deadline`, so each worker that it misses gets an event.  A worker that reported why it
  * does not serve the version has one already.  Of an operator's decision the publisher awaits no switch. */
 static void note_late(step_t *s, const track_t *t)
 {
     const version_row_t *row = t->row;
-    if (row->state != VERSION_COMMITTED || row->activation == HEDDLE_ACTIVATION_MANUAL) return;
+    if (row->state != VERSION_COMMITTED || rule_is_by_operator(row->activation)) return;
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
+        const copy_row_t *c = track_walk(t, i);
         if (!c->is_eligible || !c->token || c->has_reached || c->code) continue;
         bool is_switching = copy_holds(c);
         event_row_t *e = events_add(s->ev, is_switching ? EVENT_ACTIVATE_FAILED : EVENT_STAGE_FAILED,
@@ -364,6 +215,55 @@ static void note_late(step_t *s, const track_t *t)
     }
 }
 
+/* Workers at which the active version failed for a passing reason try again, when their time has come.  One
+ * that cannot be sent it then, as it fetches another one first, is looked at again a little later. */
+static void look_at_failed(step_t *s, track_t *t)
+{
+    uint64_t now_us = s->v.now.us, next_us = CLOCK_NEVER;
+    bool is_active = active_latest(t->of->row) == t->version;
+    if (!is_active || t->retry_us == CLOCK_NEVER || !track_has_source(t)) return;
+    for (size_t i = 0; t->retry_us <= now_us && i < t->copy_count; i++) {
+        const copy_row_t *c = track_walk(t, i);
+        if (c->state != COPY_FAILED || !c->retry_us) continue;
+        member_t *m = membership_by_token(s->v.members, c->token);
+        if (m && active_for(t->of->row, m) != t->version) continue;
+        if (m && c->retry_us <= now_us) messages_wake_worker(s, t->of, m);
+        if (m && c->state == COPY_FAILED) next_us = clock_earlier(next_us, c->retry_us);
+    }
+    if (t->retry_us <= now_us) t->retry_us = CLOCK_NEVER;
+    if (next_us != CLOCK_NEVER) track_retry(t, next_us, now_us);
+    track_sooner(t, t->retry_us);
+}
+
+/* The workers of before the broker's start have come back, as far as it remembers them.  Each is looked at
+ * once. */
+static bool workers_are_back(step_t *s)
+{
+    const registry_t *r = s->v.registry;
+    if (!r->worker_count || s->ro->is_roster_short) return false;
+    for (; !s->ro->is_settled && s->ro->back_count < r->worker_count; s->ro->back_count++)
+        if (!member_is_ready(membership_worker(s->v.members, r->workers[s->ro->back_count]->name)))
+            return false;
+    return true;
+}
+
+/* After a start: waits until workers had the time to say that they fetch the version.  If none does, the
+ * rollout begins anew. */
+static void await_fetchers(step_t *s, track_t *t)
+{
+    uint64_t end_us = s->ro->settled_us + s->ro->lease_us / 2;
+    bool are_back = track_is_whole(t) && workers_are_back(s);
+    if (!s->ro->is_settled && s->v.now.us < end_us && !are_back) {
+        track_sooner(t, end_us);
+        return;
+    }
+    t->awaits_fetchers = false;
+    bool is_anew = t == track_staging(t->of) && t->phase == TRACK_BEGUN && plan_is_idle(&t->plan);
+    if (is_anew) plan_begin_anew(&t->plan);
+    if (is_anew && track_begin(t, s->v.members)) messages_announce(s, t);
+    messages_wake_adapter(s, t->of);
+}
+
 /* One version is looked at, because something of it changed or its time has come.  Notes when it must be
  * looked at next without any event. */
 static void look_at(step_t *s, track_t *t)
@@ -371,6 +271,7 @@ static void look_at(step_t *s, track_t *t)
     uint64_t now_us = s->v.now.us;
     bool is_staging = t->row && t->row->state == VERSION_STAGING;
     if (track_is_ended(t)) return;
+    if (t->awaits_fetchers) await_fetchers(s, t);
 
     /* Its bytes: there, in parts, missing, still being loaded by a worker, or lost. */
     if (track_is_served(t) || track_holder_count(t)) {
@@ -403,17 +304,8 @@ static void look_at(step_t *s, track_t *t)
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
 
-    /* Workers at which the active version failed for a passing reason try again. */
-    bool may_retry = t->of->row->active == t->version && tally_in(&t->tally, COPY_FAILED);
-    for (size_t i = 0; may_retry && i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        if (c->state != COPY_FAILED || !c->retry_us) continue;
-        member_t *m = membership_by_token(s->v.members, c->token);
-        if (m && c->retry_us <= now_us) messages_wake_worker(s, t->of, m);
-        else track_sooner(t, c->retry_us);
-    }
-
-    look_at_fetches(s, t);
+    look_at_failed(s, t);
+    fetches_look(s, t);
     if (!t->is_late) track_sooner(t, t->deadline_us);
     if (is_staging && t->bytes == BYTES_MISSING) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
@@ -443,20 +335,15 @@ void rollout_look_at_touched(step_t *s)
 
 /* ---- deciding ---- */
 
-/* What the worker of this copy does decides over the version: joiners count where no eligible worker is
- * there (rule.c). */
-static bool is_waited_for(const track_t *t, const copy_row_t *c)
-{
-    return c->is_eligible || (c->token && !tally_present(&t->tally, true));
-}
-
 /* The error names the first worker that failed, because one rejection fails the version. */
 static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
     const copy_row_t *bad = NULL;
-    for (size_t i = 0; !bad && i < t->copy_count; i++)
-        if (is_waited_for(t, t->copies[i]) && t->copies[i]->state == COPY_FAILED) bad = t->copies[i];
+    for (size_t i = 0; !bad && i < t->copy_count; i++) {
+        const copy_row_t *c = track_walk(t, i);
+        if (rule_counts(&t->tally, c->is_eligible, c->token != 0) && c->state == COPY_FAILED) bad = c;
+    }
     heddle_error_t e;
     error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name, (unsigned long long)t->version,
                bad->worker, bad->phase, copy_message(bad));
@@ -471,8 +358,8 @@ static void name_late(const track_t *t, view_t v, buf_t *missing)
     char text[700], time[16];
     listing_t list = {.text = text, .size = sizeof text, .most = 3};
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        if (!is_waited_for(t, c) || copy_holds(c)) continue;
+        const copy_row_t *c = track_walk(t, i);
+        if (!rule_counts(&t->tally, c->is_eligible, c->token != 0) || copy_holds(c)) continue;
         char queued[HEDDLE_NAME_MAX + 48] = "", silent[48] = "";
         const member_t *m = membership_by_token(v.members, c->token);
         if (c->behind && c->state == COPY_ANNOUNCED)
@@ -516,7 +403,7 @@ static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
     const adapter_row_t *a = t->of->row;
     heddle_error_t e;
     /* Where its link was cut, the publisher may be well, and have the bytes. */
-    bool has_left = t->publisher_state == PUBLISHER_LEFT;
+    bool has_left = t->plan.publisher.state == PUBLISHER_LEFT;
     error_fail(&e, HEDDLE_ERR_VERSION_LOST, "the publisher of %s@%llu %s, and no worker has staged it",
                a->name, (unsigned long long)t->version, has_left ? "has left" : "is not connected any more");
     error_where(&e, a->name, t->version, NULL, "fetch");
@@ -542,8 +429,7 @@ static void decide_staging(const track_t *t, view_t v, outbox_t *out)
         if (ruling.awaits_operator && !t->row->staged_ms) decision_note_staged(a, t->row, now, out);
         if (!registry_waiting(a)) break;
         /* A newer version waits for this one while a worker is fetching it, and there is a source. */
-        for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
-            if (copy_is_out(t->copies[i])) return;
+        if (!t->is_late && track_has_source(t) && t->tally.out) return;
         decision_supersede(a, t->row, registry_waiting(a)->version, now, out);
         break;
     }
@@ -618,8 +504,8 @@ static void follow_version(step_t *s, const adapter_row_t *a, const version_row_
      * from now on: the new version needs one of them. */
     for (size_t i = 0; t->of->tracks[i] != t; i++) {
         track_t *earlier = t->of->tracks[i];
-        if (earlier->publisher_state == PUBLISHER_RELEASED)
-            track_set_publisher(earlier, earlier->publisher, PUBLISHER_WITHOUT);
+        if (earlier->plan.publisher.state == PUBLISHER_RELEASED)
+            track_set_publisher(earlier, earlier->plan.publisher.token, PUBLISHER_WITHOUT);
     }
     track_set_publisher(t, publisher ? publisher->token : 0, publisher ? PUBLISHER_SERVES : PUBLISHER_LOST);
     if (publisher) track_offer(t, publisher, region);
@@ -635,7 +521,7 @@ static void follow_hold(adapter_rollout_t *a)
     adapter_hold_t *hold = &a->hold;
     if (row->held) {
         if (!hold->version) hold->since_ms = row->decided_ms;
-        hold->version = row->active;
+        hold->version = active_latest(row);
         return;
     }
     hold->until_ms = row->decided_ms;
@@ -651,7 +537,7 @@ static void follow_hold(adapter_rollout_t *a)
  * states of its copies. */
 static void follow_decision(step_t *s, const adapter_row_t *row)
 {
-    track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
+    track_t *active = track_add(s->ro, row, active_latest(row), s->v.now.us);
     if (!active) {
         s->ro->is_incomplete = true;
         return;
@@ -663,19 +549,19 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
 
     /* Operators see three things in the events: which version is active, that it is held now, or that a
      * hold has ended. */
-    event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, row->name, row->active, NULL, s->v.now);
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, row->name, active->version, NULL, s->v.now);
     e->decision = row->decision;
     if (row->held) {
-        e = events_add(s->ev, EVENT_ADAPTER_HELD, row->name, row->active, NULL, s->v.now);
+        e = events_add(s->ev, EVENT_ADAPTER_HELD, row->name, active->version, NULL, s->v.now);
         events_message(e, HEDDLE_OK, "held by %s", row->held_by);
     } else if (was_held) {
-        events_add(s->ev, EVENT_ADAPTER_RESUMED, row->name, row->active, NULL, s->v.now);
+        events_add(s->ev, EVENT_ADAPTER_RESUMED, row->name, active->version, NULL, s->v.now);
     }
 
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         for (size_t k = 0; k < t->copy_count; k++) {
-            copy_row_t *c = t->copies[k];
+            copy_row_t *c = track_walk(t, k);
             /* Copies that were overtaken before they were switched to are kept like those that were
              * served. */
             if (t == active && c->has_reached) copy_reached(t, c, false);
@@ -688,7 +574,7 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
         member_t *m = s->v.members->workers[i];
         if (!member_subscribes(m, row->name) || active_for(row, m) != active->version) continue;
         member_sub_t *sub = member_sub(m, row->name);
-        if (!sub->behind_ms) sub->behind_ms = row->decided_ms;
+        serving_fell_behind(&sub->serving, row->decided_ms);
         messages_decided(s, active, m);
     }
 }
@@ -706,7 +592,7 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
     if (!t) return;
     adapter_rollout_t *a = t->of;
     for (size_t i = 0; t->row && i < t->copy_count; i++) {
-        member_t *m = membership_by_token(s->v.members, t->copies[i]->token);
+        member_t *m = membership_by_token(s->v.members, track_walk(t, i)->token);
         if (!m) continue;
         member_clear_fetch(m, t->adapter, t->version);
         copies_go_on(a, m, t->version, s->v.now.us);
@@ -746,7 +632,7 @@ void rollout_apply(step_t *s, const record_t *record)
         begin_next(s, row);
         break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
-        if ((t = track_find(s->ro, row->name, row->active)) != NULL) track_touch(t);
+        if ((t = track_find(s->ro, row->name, active_latest(row))) != NULL) track_touch(t);
         break;
     case RECORD_FORGET:
         if ((t = track_find(s->ro, row->name, record->version)) != NULL) t->row = NULL;

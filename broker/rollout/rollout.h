@@ -5,11 +5,15 @@
  *   copy.h      one version on one worker: the states
  *   tally.h     how many copies are in which state
  *   rule.h      tally -> wait, commit, fail
+ *   aim.h       which version a decision by hand names
  *   keep.h      which decided versions stay, and where
- *   active.h    what is active for a worker, and how far it is behind
+ *   fetches.h   fetches that other workers wait for
+ *   trust.h     which processes others fetch from last
+ *   drain.h     what a worker that is to leave keeps until others have it
+ *   next.h      which version a worker is sent next
  *   messages.h  what workers and publishers are sent
  *   presence.h  what sessions that begin and end mean for versions
- *   summary.h   what users are shown
+ *   summary.h   what users are shown; took.h, costs.h: how long it took, and what it cost
  *
  * After a start, which workers were eligible is not known any more: those that are there when settling ends
  * are.
@@ -59,9 +63,6 @@ void rollout_decide_touched(const rollout_t *ro, view_t v, outbox_t *out);
  * version gets its track, with the session of the adapter's writer as its publisher.  Without memory the
  * rollout is incomplete. */
 void rollout_apply(step_t *s, const record_t *record);
-/* A message found that the member's connection is gone: those that wait for it wait no longer, from the next
- * turn on. */
-void rollout_unreached(rollout_t *ro, const member_t *member);
 /* When rollout_look_at_touched is due: 0 while the queue has one. */
 uint64_t rollout_deadline(const rollout_t *ro);
 

@@ -3,6 +3,15 @@
 
 #include <heddle/publisher.h>
 
+bool rule_counts(const tally_t *tally, bool is_eligible, bool is_present)
+{
+    return is_eligible || (is_present && !tally_present(tally, true));
+}
+
+bool rule_is_by_operator(uint64_t activation) { return activation == HEDDLE_ACTIVATION_MANUAL; }
+
+bool rule_takes_first(uint64_t activation) { return activation == HEDDLE_ACTIVATION_AS_READY; }
+
 /* Each worker that is there, eligible or not. */
 static bool is_refused_by_all(const tally_t *t)
 {

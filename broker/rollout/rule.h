@@ -41,6 +41,14 @@ typedef struct {
     rule_reason_t reason; /* RULE_FAIL */
 } ruling_t;
 
+/* What this worker does decides over the version: an eligible one does, and one that is there where no
+ * eligible one is. */
+bool rule_counts(const tally_t *tally, bool is_eligible, bool is_present);
 ruling_t rule_apply(const rule_t *rule, const tally_t *tally);
+
+/* The shape of the rule, where more than the decision depends on it.  Other files ask here, and compare no
+ * activation: a rule that is added later is added in this file alone. */
+bool rule_is_by_operator(uint64_t activation); /* only an operator decides: manual */
+bool rule_takes_first(uint64_t activation);    /* the first unit decides, others are not awaited: as-ready */
 
 #endif

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/summary.h"
 
+#include "broker/registry/active.h"
+#include "broker/rollout/rule.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/option.h"
 #include "core/units.h"
 
-#include <heddle/publisher.h>
 #include <stdlib.h>
 
 /* ---- copies ---- */
 
-copy_state_t summary_copy_state(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+copy_state_t summary_copy_state(const copy_row_t *c, uint64_t active, uint64_t version)
 {
     copy_state_t state = c->state == COPY_GONE ? c->last_state : c->state;
     if (state == COPY_REFUSED) return COPY_STALE;
-    return state == COPY_ACTIVE && a->active != version ? COPY_STALE : state;
+    return state == COPY_ACTIVE && active != version ? COPY_STALE : state;
 }
 
-const char *summary_copy_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
+const char *summary_copy_name(const track_t *t, const copy_row_t *c, uint64_t active)
 {
     bool is_gone = c->state == COPY_GONE;
     copy_state_t state = is_gone ? c->last_state : c->state;
     if (state == COPY_FAILED || c->state == COPY_ACTIVE) /* also of a version that ended */
-        return copy_state_name(summary_copy_state(c, a, t->version));
+        return copy_state_name(summary_copy_state(c, active, t->version));
     if (track_is_ended(t) || (is_gone && state_holds(state))) return NULL;
-    return copy_state_name(summary_copy_state(c, a, t->version));
+    return copy_state_name(summary_copy_state(c, active, t->version));
 }
 
 /* ---- versions ---- */
@@ -51,7 +52,7 @@ static const char *state_of(const track_t *t, const adapter_row_t *a, const vers
     case VERSION_COMMITTED: break;
     }
     if (t && t->bytes == BYTES_LOST) return "lost";
-    return a->active == v->version ? "active" : "kept";
+    return active_latest(a) == v->version ? "active" : "kept";
 }
 
 const char *summary_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
@@ -61,7 +62,7 @@ const char *summary_state(const rollout_t *ro, const adapter_row_t *a, const ver
 
 static bool is_held_back(const char *state, const adapter_row_t *a, const version_row_t *v)
 {
-    return a->held && v->version >= a->active && (!strcmp(state, "staged") || !strcmp(state, "kept"));
+    return a->held && v->version >= active_latest(a) && (!strcmp(state, "staged") || !strcmp(state, "kept"));
 }
 
 bool summary_is_held_back(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
@@ -72,7 +73,7 @@ bool summary_is_held_back(const rollout_t *ro, const adapter_row_t *a, const ver
 void summary_lost_reason(const track_t *t, heddle_error_t *ret_error)
 {
     char until[25];
-    clock_text(t->lost_ms, until);
+    clock_text(t->held_until_ms, until);
     if (t->row && t->row->lost_why[0]) error_fail(ret_error, HEDDLE_ERR_VERSION_LOST, "%s", t->row->lost_why);
     else if (t->last_holder[0])
         error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
@@ -92,7 +93,7 @@ void summary_lost_reason(const track_t *t, heddle_error_t *ret_error)
 
 const track_t *summary_lost_active(const rollout_t *ro, const adapter_row_t *a)
 {
-    const track_t *t = a->active ? track_find(ro, a->name, a->active) : NULL;
+    const track_t *t = active_latest(a) ? track_find(ro, a->name, active_latest(a)) : NULL;
     return t && t->bytes == BYTES_LOST ? t : NULL;
 }
 
@@ -101,7 +102,7 @@ void summary_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
     char since[25];
     clock_text(a->decided_ms, since);
     text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s%s", a->name, a->name,
-                (unsigned long long)a->active, a->held_by, since,
+                (unsigned long long)active_latest(a), a->held_by, since,
                 summary_lost_active(ro, a) ? ", and that version is lost" : "");
 }
 
@@ -116,7 +117,7 @@ void summary_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
     if (a->held) summary_held_text(ro, a, ret_text, size);
     else
         text_printf(ret_text, size, "no connected process holds the bytes of %s@%llu, the active version",
-                    a->name, (unsigned long long)a->active);
+                    a->name, (unsigned long long)active_latest(a));
     size_t used = strlen(ret_text);
     char *rest = ret_text + used;
     size -= used;
@@ -128,8 +129,8 @@ void summary_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
 }
 
 /* Says how far the worker has come, and what ended the wait for it. */
-static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v,
-                         const missing_list_t *missing, missing_row_t *row)
+static void put_missing(const track_t *t, const copy_row_t *c, const version_row_t *v,
+                        const missing_list_t *missing, missing_row_t *row)
 {
     const member_t *m = missing->members ? membership_by_token(missing->members, c->token) : NULL;
     /* Why one that said nothing itself is missing: its time was over, or the version ended for another
@@ -201,13 +202,13 @@ summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_
     sum.active = tally->reached[is_eligible];
     uint32_t there = v->decision ? sum.active : tally_holders(tally, is_eligible);
     sum.missing_count = tally_present(tally, is_eligible) + tally_gone(tally) - there;
-    uint32_t told = 0, cap = missing ? missing->cap : 0;
+    uint32_t listed = 0, cap = missing ? missing->cap : 0;
     uint32_t most = sum.missing_count < cap ? sum.missing_count : cap;
-    for (size_t i = 0; i < t->copy_count && told < most; i++) {
-        const copy_row_t *c = t->copies[i];
+    for (size_t i = 0; i < t->copy_count && listed < most; i++) {
+        const copy_row_t *c = track_walk(t, i);
         bool counts = c->is_eligible || (!is_eligible && c->token);
         bool is_there = v->decision ? c->has_reached : copy_holds(c);
-        if (counts && !is_there) tell_missing(t, c, v, missing, &missing->rows[told++]);
+        if (counts && !is_there) put_missing(t, c, v, missing, &missing->rows[listed++]);
     }
     return sum;
 }
@@ -219,11 +220,11 @@ summary_bytes_t summary_bytes(const rollout_t *ro, const adapter_row_t *a, const
     summary_bytes_t bytes = {0};
     bool is_eligible = t && tally_present(&t->tally, true) > 0;
     for (size_t i = 0; t && i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
+        const copy_row_t *c = track_walk(t, i);
         if (!c->token || (is_eligible && !c->is_eligible)) continue;
-        bool is_whole = copy_holds(c) || c->bytes_done > v->part.payload_bytes;
-        bytes.done += is_whole ? v->part.payload_bytes : c->bytes_done;
-        bytes.all += v->part.payload_bytes;
+        bool is_whole = copy_holds(c) || c->bytes_done > record_payload_bytes(&v->parts);
+        bytes.done += is_whole ? record_payload_bytes(&v->parts) : c->bytes_done;
+        bytes.all += record_payload_bytes(&v->parts);
         bytes.workers++;
     }
     return bytes;
@@ -272,7 +273,7 @@ bool summary_nearest_text(const membership_t *members, const char *adapter,
 
 bool summary_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
-    bool is_manual = v->state == VERSION_STAGING && v->activation == HEDDLE_ACTIVATION_MANUAL && !a->held;
+    bool is_manual = v->state == VERSION_STAGING && rule_is_by_operator(v->activation) && !a->held;
     return is_manual && !strcmp(summary_state(ro, a, v), "staged");
 }
 

@@ -9,11 +9,11 @@
 /* ---- copies ---- */
 
 /* The copy's state for people: COPY_STALE where it is active and the decision is a later one, or it
- * refused. */
-copy_state_t summary_copy_state(const copy_row_t *c, const adapter_row_t *a, uint64_t version);
+ * refused.  `active`: the version that is active for its worker (active.h). */
+copy_state_t summary_copy_state(const copy_row_t *c, uint64_t active, uint64_t version);
 /* The same in a word; NULL: it has no bytes and is on its way to none (the worker is gone, or the version
  * ended). */
-const char *summary_copy_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a);
+const char *summary_copy_name(const track_t *t, const copy_row_t *c, uint64_t active);
 
 /* ---- versions ---- */
 

@@ -13,6 +13,7 @@ static void count(tally_t *t, const tallied_t *what, bool more)
     if (is_present && (holds || what->has_reached)) t->done[what->is_eligible] += one;
     if (what->state == COPY_KEPT && what->is_spare) t->spare += one;
     if (tallied_is_switching(what)) t->switching += one;
+    if (what->is_out) t->out += one;
     if (holds && !g) t->units += one;
     if (!holds || !g) return;
     uint32_t before = g->staged_ranks;

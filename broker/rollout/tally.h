@@ -49,6 +49,7 @@ typedef struct {
     bool is_eligible, has_reached;
     bool is_spare;   /* KEPT: its slot is wanted, and no reader holds it */
     bool is_ordered; /* COMMIT was sent */
+    bool is_out;     /* ANNOUNCE was sent, and is not owed again */
     bool is_bad;     /* its bytes were found bad: no source */
     group_t *group;  /* NULL: none */
     uint32_t rank;
@@ -62,6 +63,7 @@ typedef struct {
     uint32_t units;     /* units that have staged it */
     uint32_t spare;     /* KEPT, and its slot is wanted */
     uint32_t switching; /* have it, COMMIT was sent, neither switched nor refused */
+    uint32_t out;       /* ANNOUNCE was sent, and is not owed again */
 } tally_t;
 
 /* States up to ARRIVED are in flight, STAGED to REFUSED have the bytes: the order of copy_state_t says so. */

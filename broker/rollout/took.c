@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/took.h"
 
+#include "broker/rollout/rule.h"
 #include "broker/rollout/track.h"
 #include "core/errors.h"
 
-#include <heddle/publisher.h>
 #include <string.h>
 
 /* ---- one worker ---- */
@@ -39,21 +39,11 @@ slowest_t took_measured(const track_t *t, const copy_row_t *c, const member_t *m
 
 /* ---- all of them ---- */
 
-static bool is_as_ready(const track_t *t)
-{
-    return t->row && t->row->activation == HEDDLE_ACTIVATION_AS_READY;
-}
+static bool is_as_ready(const track_t *t) { return t->row && rule_takes_first(t->row->activation); }
 
 static bool is_staged_by_unit(const copy_row_t *c)
 {
     return copy_holds(c) && (!c->group || c->group->staged_ranks == c->group->ranks);
-}
-
-/* As the rule has it (rule.c): joiners take the place of eligible workers where none of those is left. */
-static bool counts(const track_t *t, const copy_row_t *c)
-{
-    if (is_as_ready(t)) return is_staged_by_unit(c);
-    return c->is_eligible || (!tally_present(&t->tally, true) && copy_holds(c));
 }
 
 slowest_t took_slowest(const track_t *t, const membership_t *members)
@@ -62,8 +52,10 @@ slowest_t took_slowest(const track_t *t, const membership_t *members)
     const copy_row_t *waited = NULL;
     uint64_t waited_us = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        if (!counts(t, c)) continue;
+        const copy_row_t *c = track_walk(t, i);
+        bool counts =
+            is_as_ready(t) ? is_staged_by_unit(c) : rule_counts(&t->tally, c->is_eligible, copy_holds(c));
+        if (!counts) continue;
         slowest_t s = took_measured(t, c, membership_by_token(members, c->token));
         if (s.sum_us > slowest.sum_us) slowest = s;
         uint64_t idle_us = c->wait_us - c->busy_us;
@@ -106,12 +98,8 @@ void took_decided(track_t *t, const membership_t *members)
 static bool was_waited_for(const track_t *t, const copy_row_t *c)
 {
     if (!is_as_ready(t)) return c->is_eligible || !t->took.is_of_eligible;
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *first = t->copies[i];
-        if (!strcmp(first->worker, t->took.slowest.worker))
-            return c == first || (c->group && c->group == first->group);
-    }
-    return false;
+    const copy_row_t *first = copy_find(t, t->took.slowest.worker);
+    return first && (c == first || (c->group && c->group == first->group));
 }
 
 /* A worker that goes back to it later took no part in its way. */

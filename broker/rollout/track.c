@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/track.h"
 
+#include "broker/registry/active.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/sorted.h"
@@ -130,8 +131,9 @@ track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, ui
                    .phase = TRACK_WAITING, /* until the rollout begins it (track_begin) */
                    .created_us = now_us,
                    .push_us = now_us,
-                   .deadline_us = CLOCK_NEVER};
-    plan_init(&t->plan, ro->seed ^ version, ro->shape, t->row ? t->row->part.payload_bytes : 0);
+                   .deadline_us = CLOCK_NEVER,
+                   .retry_us = CLOCK_NEVER};
+    plan_init(&t->plan, ro->seed ^ version, ro->shape, t->row ? record_payload_bytes(&t->row->parts) : 0);
     sorted_insert(a->tracks, &a->track_count, at, t);
     track_changed(t);
     return t;
@@ -175,19 +177,21 @@ void track_sooner(track_t *t, uint64_t at_us)
     t->of->ro->due_us = clock_earlier(t->of->ro->due_us, at_us);
 }
 
+void track_retry(track_t *t, uint64_t at_us, uint64_t now_us)
+{
+    t->retry_us = clock_earlier(t->retry_us, at_us > now_us ? at_us : now_us + ROLLOUT_RETRY_US);
+}
+
 void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state)
 {
-    t->publisher = token;
-    t->publisher_state = state;
-    plan_publisher(&t->plan, track_is_served(t) ? token : 0, t->publisher_place);
+    plan_publisher(&t->plan, token, state, t->plan.publisher.place);
     track_touch(t);
 }
 
 void track_offer(track_t *t, const member_t *publisher, const msg_region_t *region)
 {
-    t->publisher_place = publisher->place;
     t->region = region ? *region : (msg_region_t){.generation = 0};
-    plan_publisher(&t->plan, t->plan.publisher, t->publisher_place);
+    plan_publisher(&t->plan, t->plan.publisher.token, t->plan.publisher.state, publisher->place);
     plan_uplink(&t->plan, publisher->max_rate_bytes);
     track_touch(t);
 }
@@ -207,13 +211,10 @@ bool track_is_ended(const track_t *t) { return !t->row || !registry_is_live(t->r
 
 bool track_is_overtaken(const track_t *t)
 {
-    return t->row && t->row->state == VERSION_COMMITTED && t->version != t->of->row->active;
+    return t->row && t->row->state == VERSION_COMMITTED && t->version != active_latest(t->of->row);
 }
 
-bool track_is_served(const track_t *t)
-{
-    return t->publisher_state == PUBLISHER_SERVES || t->publisher_state == PUBLISHER_RELEASED;
-}
+bool track_is_served(const track_t *t) { return publisher_serves(t->plan.publisher.state); }
 
 uint32_t track_holder_count(const track_t *t)
 {
@@ -225,8 +226,10 @@ uint32_t track_active_count(const track_t *t) { return t ? tally_in(&t->tally, C
 uint64_t track_moved_bytes(const track_t *t)
 {
     uint64_t bytes = t ? t->bytes_moved : 0;
-    for (size_t i = 0; t && i < t->copy_count; i++)
-        if (copy_in_flight(t->copies[i])) bytes += t->copies[i]->bytes_done;
+    for (size_t i = 0; t && i < t->copy_count; i++) {
+        const copy_row_t *c = track_walk(t, i);
+        if (copy_in_flight(c)) bytes += c->bytes_done;
+    }
     return bytes;
 }
 
@@ -283,15 +286,6 @@ bool track_expect(track_t *t, const membership_t *members)
     return true;
 }
 
-/* The shape of the plan is chosen by the rate at which the active version came, where that was large enough
- * to show one. */
-static void note_rate(track_t *t)
-{
-    const track_t *active = track_of(t->of, t->of->row->active);
-    bool shows_rate = active && active->row && active->row->part.payload_bytes >= RATE_BYTES;
-    if (shows_rate) plan_uplink(&t->plan, active->plan.best_rate);
-}
-
 /* All lists are made before the first ANNOUNCE is sent, because each names members that are to fetch, too. */
 bool track_begin(track_t *t, const membership_t *members)
 {
@@ -299,7 +293,11 @@ bool track_begin(track_t *t, const membership_t *members)
     track_touch(t);
     if (!track_expect(t, members)) return false;
     plan_begin(&t->plan);
-    note_rate(t);
+    /* The shape of the plan is chosen by the rate at which the active version came, where that was large
+     * enough to show one. */
+    const track_t *active = track_of(t->of, active_latest(t->of->row));
+    bool shows_rate = active && active->row && record_payload_bytes(&active->row->parts) >= RATE_BYTES;
+    if (shows_rate) plan_uplink(&t->plan, active->plan.best_rate);
     plan_make_all(&t->plan);
     return true;
 }

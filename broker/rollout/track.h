@@ -24,24 +24,27 @@ typedef enum {
     TRACK_STAGED   /* the event version.staged was said */
 } track_phase_t;
 
-/* The session that published the version, or restated that it serves it: it gets ROLLOUT. */
-typedef enum {
-    PUBLISHER_NONE,     /* none since the broker was started */
-    PUBLISHER_SERVES,   /* has the bytes */
-    PUBLISHER_RELEASED, /* RELEASE was sent: has them until it publishes again */
-    PUBLISHER_WITHOUT,  /* has them no more */
-    PUBLISHER_LOST,     /* the session ended */
-    PUBLISHER_LEFT      /* the session ended with LEAVE: it will not come back with them */
-} publisher_state_t;
-
-typedef enum {
-    BYTES_THERE,   /* a worker has them, or the publisher serves them */
-    BYTES_GROWING, /* no process has all of them, but the parts of workers grow and may complete each other */
-    BYTES_MISSING, /* since sourceless_us */
-    BYTES_LOADING, /* missing, committed, and the worker last_holder is loading them */
-    BYTES_LOST     /* missing, committed or staged before: said, and over when a holder
-                    * comes back */
-} bytes_state_t;
+/* Where the bytes of a live version are.  rollout.c sets it, when it looks at the track (look_at):
+ *
+ *   state   | what is so                        | set by          | next
+ *   --------+-----------------------------------+-----------------+---------------------------------------
+ *   THERE   | the publisher serves them, or a   | look_at         | MISSING, or at once GROWING, when the
+ *           | worker has all of them            |                 | last one that had them has gone
+ *   GROWING | no process has all; parts of two  | look_for_parts  | THERE; MISSING, when none of the parts
+ *           | or more workers grow, and may     |                 | has grown for a lease
+ *           | complete each other               |                 |
+ *   MISSING | no process has all, since         | look_for_parts; | THERE; GROWING; committed: LOADING, or
+ *           | sourceless_us                     | start_track     | LOST; staging, and no source for a
+ *           |                                   |                 | lease: LOST if a worker ever had them,
+ *           |                                   |                 | else the version fails
+ *   LOADING | committed; the worker last_holder | look_for_loader | THERE; LOST, when no worker loads them
+ *           | loads them                        |                 | any more
+ *   LOST    | the loss was reported and         | become_lost;    | THERE, when a holder or the publisher
+ *           | recorded                          | start_track     | has come back; no other
+ *
+ * While the broker settles, no version becomes LOADING or LOST.  The order matters: from MISSING on there is
+ * no source (track_has_source). */
+typedef enum { BYTES_THERE, BYTES_GROWING, BYTES_MISSING, BYTES_LOADING, BYTES_LOST } bytes_state_t;
 
 /* The most that had the bytes at one time, there or not any more.  After a start it is known again when a
  * worker restates them, and where the registry has the loss of the version, or that it
@@ -83,25 +86,29 @@ struct track {
     track_phase_t phase;
     bytes_state_t bytes;
     staged_by_t staged_by;
-    publisher_state_t publisher_state;
-    uint64_t publisher;        /* token; 0 in NONE LOST LEFT */
-    uint64_t publisher_place;  /* as in OPEN; 0: none */
-    msg_region_t region;       /* in which it has the version; generation 0: not known */
-    uint64_t former_publisher; /* its token, when it is gone */
+    msg_region_t region;       /* in which its publisher (plan_t) has it; generation 0: not known */
+    uint64_t former_publisher; /* the token of a publisher that is gone */
     uint64_t publisher_end_ms; /* since when it is gone; 0: not known, as after a restart */
-    bool is_restored;          /* while settling: loaded at the start; ROLLOUT comes later */
+    bool is_restored;          /* loaded at the start; while the broker settles ROLLOUT comes later */
+    bool awaits_fetchers;      /* restored: workers that fetched it before may not have said so yet */
     bool is_late;              /* the deadline has passed */
     bool is_publisher_refused; /* while read-only: it came back and could not be admitted */
     uint64_t created_us, deadline_us;
     /* while workers wait for another one of their place: when to see what became of its fetch, or before */
     uint64_t fetches_due_us;
     uint64_t probe_us; /* the same: when the connections of those that they wait for were tried; 0: not yet */
+    bool is_unreached; /* the connection of one that others fetch from, or wait for, is gone, and that was not
+                        * looked at yet */
+    uint64_t
+        retry_us; /* when FAILED copies are looked at, as one is to be announced again; CLOCK_NEVER: none */
     /* overtaken, and a worker fetches it, or loads or switches to it, so long at least; 0: none */
     uint64_t fetched_until_us, loaded_until_us;
-    uint64_t sourceless_us; /* but in THERE: since when, or since its parts grew last */
-    /* which process had the bytes last, and until when; "", 0: none since the broker was started */
+    size_t fetching_at, loading_at; /* copies that were found last (keep.c) */
+    uint64_t sourceless_us;         /* but in THERE: since when, or since its parts grew last */
+    /* Which process had the bytes last, and until when; "", 0: none since the broker was started.  Of a
+     * version whose loss was recorded before the start, the time of that record (version_row_t.lost_ms). */
     char last_holder[HEDDLE_NAME_MAX + 1];
-    uint64_t lost_ms;
+    uint64_t held_until_ms;
     /* the last LIMIT_GONE of them, as a ring: number i is at i % LIMIT_GONE */
     gone_row_t gone[LIMIT_GONE];
     uint32_t gone_count;
@@ -138,9 +145,11 @@ typedef struct rollout {
     adapter_rollout_t **adapters;
     size_t adapter_count, adapter_capacity; /* ascending by name */
     uint64_t lease_us, seed, keep;
-    plan_shape_t shape;  /* of plans */
-    bool is_settled;     /* the grace after the start is over: decisions are made */
-    uint64_t settled_us; /* when it was; before: when the broker was started */
+    plan_shape_t shape;   /* of plans */
+    bool is_settled;      /* the grace after the start is over: decisions are made */
+    uint64_t settled_us;  /* when it was; before: when the broker was started */
+    size_t back_count;    /* before: the first ones of the roster, which are back */
+    bool is_roster_short; /* one came back that is not in it: it came shortly before the broker ended */
     /* The queue of those of which something changed, or whose time has come.  They are looked at, decided and
      * reported to their publishers; the end of the turn empties it. */
     adapter_rollout_t *touched;
@@ -148,6 +157,7 @@ typedef struct rollout {
      * more, and the process must end (a restart knows all of it). */
     bool is_incomplete;
     uint64_t due_us; /* no adapter is due before, nor the end of settling */
+    uint64_t walked; /* copies read by track_walk */
     costs_t costs;
 } rollout_t;
 
@@ -176,9 +186,16 @@ track_t *track_waiting(const adapter_rollout_t *a);
  * bytes.  NULL: none. */
 const version_row_t *track_newest_live(const rollout_t *ro, const adapter_row_t *a);
 /* While it settles: the version of these bytes that may or may not turn out to be the newest live one, by
- * what comes back: its own bytes are not back, or they are and those of a newer one are not.  NULL: none;
- * it is known. */
+ * what comes back.  Its own bytes are not back, or they are and those of a newer one are not.  NULL: none; it
+ * is known. */
 const version_row_t *track_uncertain(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
+/* Copy number i in a walk over all copies of a version.  A message of one worker must not begin such a walk,
+ * since as many come as there are copies; so the copies that walks read are counted. */
+static inline copy_row_t *track_walk(const track_t *t, size_t i)
+{
+    t->of->ro->walked++;
+    return t->copies[i];
+}
 /* Found or new, with its adapter; NULL: no memory. */
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
 /* Every subscriber gets a copy, and unless it drains becomes eligible: the rollout waits for it.  False: no
@@ -195,6 +212,9 @@ void track_touch(track_t *t);
 /* The same, and ROLLOUT would show it. */
 void track_changed(track_t *t);
 void track_sooner(track_t *t, uint64_t at_us); /* touched by then */
+#define ROLLOUT_RETRY_US 250000ull /* between two looks at the FAILED copies of a version, at least */
+/* A FAILED copy is to be announced again then.  What may be announced now is tried by the caller. */
+void track_retry(track_t *t, uint64_t at_us, uint64_t now_us);
 void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
 /* Where its publisher is, and in which region it has the version; region NULL: in none that is known. */
 void track_offer(track_t *t, const member_t *publisher, const msg_region_t *region);

@@ -18,12 +18,12 @@ static void note_order(const step_t *s, track_t *t, member_t *member)
 
 /* Its own fetch goes on behind all others, so that its source has its whole rate for those that went on
  * there.  Where it has all bytes, those that name it get other lists.  The lists of `worker`, which reported
- * this, are made anew with the others; it is sent them when all of its report has been heard. */
+ * this, are made anew with the others; it is sent them when all of its report has been read. */
 static void put_last(step_t *s, track_t *t, const member_t *worker, member_t *member)
 {
     copy_row_t *c = copy_of(t, member);
     note_order(s, t, member);
-    bool is_fetching = c && copy_is_told(c) && plan_fetches(&t->plan, member->token);
+    bool is_fetching = c && copy_is_sent(c) && plan_fetches(&t->plan, member->token);
     if (!is_fetching && !copy_holds(c)) return;
     if (!plan_demote(&t->plan, member->token)) return;
     track_touch(t);
@@ -34,7 +34,7 @@ static void put_last(step_t *s, track_t *t, const member_t *worker, member_t *me
         const member_t *last = membership_by_token(s->v.members, token);
         plan_make(&t->plan, token, NULL, 0);
         c = last && last != worker ? copy_of(t, last) : NULL;
-        if (copy_is_told(c) && copy_in_flight(c)) messages_send_sources(s, t, c, last);
+        if (copy_takes_list(c)) messages_send_sources(s, t, c, last);
     }
 }
 
@@ -48,7 +48,7 @@ static event_row_t *add_event(step_t *s, const track_t *t, event_type_t type, co
 }
 
 /* One that gets wrong bytes from two processes for one version has a bad memory or link itself, or is not
- * honest.  What it alone said of others is taken back, and it is a leaf. */
+ * honest.  What it alone said of others is taken back, and it is a last resort. */
 static void suspect(step_t *s, track_t *t, member_t *worker)
 {
     const membership_t *all = s->v.members;
@@ -64,15 +64,17 @@ static void suspect(step_t *s, track_t *t, member_t *worker)
         worker->name);
 }
 
-/* The word of one worker: of a source that it was named, and of one for a version. */
-static member_t *heard_of(step_t *s, track_t *t, member_t *worker, uint64_t token, bool is_bad)
+/* The word of one worker: of a source that it was named, and of one for a version.  Which sources a broker
+ * named before this one was started is not known; these have other tokens since. */
+static member_t *believed_source(step_t *s, track_t *t, member_t *worker, uint64_t token, bool is_bad)
 {
     static const key16_t NONE;
     copy_row_t *c = copy_of(t, worker);
-    member_t *source = membership_by_token(s->v.members, token);
-    bool is_heard = source && source != worker && !worker->trust.is_suspect && !worker->trust.sends_bad;
-    is_heard = is_heard && c && has_number(c->word.named, COPY_NAMED_MAX, token);
-    if (!is_heard) return NULL;
+    const member_t *known = c && c->is_former ? membership_source(s->v.members, token) : NULL;
+    member_t *source = membership_by_token(s->v.members, known ? known->token : token);
+    bool is_believed = source && source != worker && !worker->trust.is_suspect && !worker->trust.sends_bad;
+    is_believed = is_believed && c && (known || has_number(c->word.named, COPY_NAMED_MAX, token));
+    if (!is_believed) return NULL;
     key16_t *said = is_bad ? &c->word.bad : &c->word.slow;
     if (!memcmp(said, &source->life, sizeof *said)) return NULL;
     if (!memcmp(said, &NONE, sizeof *said)) {
@@ -83,10 +85,10 @@ static member_t *heard_of(step_t *s, track_t *t, member_t *worker, uint64_t toke
     return NULL;
 }
 
-/* One worker alone may be wrong, so it takes two to make a leaf of another one. */
+/* One worker alone may be wrong, so it takes two to make a last resort of another. */
 void trust_bad(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
-    member_t *source = heard_of(s, t, worker, token, true);
+    member_t *source = believed_source(s, t, worker, token, true);
     if (!source || source->trust.sends_bad) return;
     bool is_first = !member_is_blamed(source, s->v.now.wall_ms);
     bool is_same = !is_first && !strcmp(source->trust.blamed_by, worker->name);
@@ -109,7 +111,7 @@ static event_row_t *note_slow(step_t *s, track_t *t, const member_t *worker, mem
 
 void trust_slow(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
-    member_t *source = heard_of(s, t, worker, token, false);
+    member_t *source = believed_source(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
     if (source) put_last(s, t, worker, source);
     if (e)
@@ -118,9 +120,9 @@ void trust_slow(step_t *s, track_t *t, member_t *worker, uint64_t token)
 }
 
 /* It gave the worker nothing, which asked it and has the bytes from others. */
-static void hear_mute(step_t *s, track_t *t, member_t *worker, uint64_t token)
+static void blame_mute(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
-    member_t *source = heard_of(s, t, worker, token, false);
+    member_t *source = believed_source(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
     if (source) put_last(s, t, worker, source);
     if (e)
@@ -140,7 +142,7 @@ void trust_staged(step_t *s, track_t *t, member_t *worker, const msg_staged_t *m
         const member_t *source = membership_by_token(s->v.members, from->token);
         const copy_row_t *its = source && source->role == ROLE_WORKER ? copy_of(t, source) : NULL;
         bool was_asked = from->moved.late || from->moved.refused;
-        if (its && its->bytes_done && was_asked && !from->bytes) hear_mute(s, t, worker, from->token);
+        if (its && its->bytes_done && was_asked && !from->bytes) blame_mute(s, t, worker, from->token);
     }
 }
 
@@ -161,13 +163,13 @@ bool trust_standstill(const track_t *t, const membership_t *members, instant_t n
 {
     uint64_t half_us = members->lease_us / 2;
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        bool is_still = copy_is_told(c) && c->state <= COPY_FETCHING && !c->code &&
-                        c->heard_us + half_us > now.us && c->moved_us + half_us <= now.us;
+        const copy_row_t *c = track_walk(t, i);
+        bool is_still = copy_is_sent(c) && c->state <= COPY_FETCHING && !c->code &&
+                        c->received_us + half_us > now.us && c->moved_us + half_us <= now.us;
         const member_t *source = is_still ? source_of(t, members, c) : NULL;
         const copy_row_t *its = source ? copy_of(t, source) : NULL;
         bool has_more = its ? copy_holds(its) || its->bytes_done > c->bytes_done + LIMIT_WINDOW_BYTES
-                            : source && source->token == t->publisher;
+                            : source && source->token == t->plan.publisher.token;
         if (!has_more) continue;
         *ret = (standstill_t){c, source};
         return true;

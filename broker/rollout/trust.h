@@ -9,12 +9,12 @@
  *   it had bytes, and gave none          one worker's STAGED,   the same
  *                                        or the deadline      (then from the next version on)
  *   it sent wrong bytes                  one worker             the same
- *                                        two, in BLAME_MS       a leaf until its process ends
+ *                                        two, in BLAME_MS       a last resort until its process ends
  *   it reported two for wrong bytes of   itself                 the same; its reports count no more, and
  *   one version                                                 what it alone reported is taken back
  *
- * A worker is heard of sources that it was named, and of one for each version.  A publisher serves whatever
- * is reported of it.  One thread, nothing blocks. */
+ * A worker's report counts of sources that it was named, and of one for each version.  A publisher serves
+ * whatever is reported of it.  One thread, nothing blocks. */
 #ifndef BROKER_TRUST_H
 #define BROKER_TRUST_H
 

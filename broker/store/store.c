@@ -58,7 +58,7 @@ static const char SCHEMA[] =
 /* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of
  * schemas 1 and 2: the deadline that was asked for.  Of schemas 1 to 3: the workers that a decision is for,
  * all of them at that time.  In schemas 1 to 6 payload_bytes has another name.  Of schemas 2 to 7: that a key
- * is an invitation. */
+ * is an invitation.  Of schemas 2 to 8: which invitation entered a key. */
 static const char SCOPED[] = "ALTER TABLE decisions ADD COLUMN scope INTEGER NOT NULL DEFAULT 0";
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LOSABLE[] = "ALTER TABLE versions ADD COLUMN lost_at INTEGER;"
@@ -68,12 +68,13 @@ static const char STAGEABLE[] = "ALTER TABLE versions ADD COLUMN staged_at INTEG
 static const char INVITING[] = "ALTER TABLE keys ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;"
                                "ALTER TABLE keys ADD COLUMN used INTEGER NOT NULL DEFAULT 0;"
                                "ALTER TABLE keys ADD COLUMN ends_at INTEGER NOT NULL DEFAULT 0";
+static const char ENTERED[] = "ALTER TABLE keys ADD COLUMN entered_by TEXT NOT NULL DEFAULT ''";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
     "CREATE TABLE IF NOT EXISTS keys ("
     " public_key TEXT PRIMARY KEY, name TEXT NOT NULL, roles TEXT NOT NULL, added_at INTEGER NOT NULL,"
     " revoked_at INTEGER NOT NULL, uses INTEGER NOT NULL DEFAULT 0, used INTEGER NOT NULL DEFAULT 0,"
-    " ends_at INTEGER NOT NULL DEFAULT 0) STRICT, WITHOUT ROWID;"
+    " ends_at INTEGER NOT NULL DEFAULT 0, entered_by TEXT NOT NULL DEFAULT '') STRICT, WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS workers ("
     " name TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, joined_at INTEGER NOT NULL,"
     " serves TEXT NOT NULL) STRICT, WITHOUT ROWID;"
@@ -90,6 +91,7 @@ typedef enum {
     SQL_COMMIT,
     SQL_ROLLBACK,
     PUT_EPOCH,
+    PUT_CLUSTER,
     TOUCH,
     PUT_ADAPTER,
     DROP_ADAPTER,
@@ -111,6 +113,7 @@ typedef enum {
     FORGET_WRITER,
     PUT_KEY,
     DROP_KEY,
+    REVOKE_KEYS,
     ALL_META,
     ALL_ADAPTERS,
     ALL_VERSIONS,
@@ -131,6 +134,7 @@ static const char *const SQL[SQL_COUNT] = {
     [SQL_COMMIT] = "COMMIT",
     [SQL_ROLLBACK] = "ROLLBACK",
     [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
+    [PUT_CLUSTER] = "UPDATE meta SET cluster = ?",
     [TOUCH] = "PRAGMA user_version = " NUMBER(STORE_SCHEMA),
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
     [DROP_ADAPTER] = "DELETE FROM adapters WHERE name = ?1"
@@ -164,11 +168,13 @@ static const char *const SQL[SQL_COUNT] = {
     [FORGET_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at)"
                       " VALUES (?, 0, '', '', 0, zeroblob(16), 0)",
     [PUT_KEY] =
-        "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at, uses, used, ends_at)"
-        " VALUES (?,?,?,?,?,?,?,?)",
+        "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at, uses, used, ends_at,"
+        " entered_by) VALUES (?,?,?,?,?,?,?,?,?)",
     [DROP_KEY] = "DELETE FROM keys WHERE public_key = ?",
-    [ALL_KEYS] = "SELECT public_key, name, roles, added_at, revoked_at, uses, used, ends_at FROM keys"
-                 " ORDER BY public_key",
+    [REVOKE_KEYS] = "UPDATE keys SET revoked_at = ?2 WHERE revoked_at = 0"
+                    " AND (public_key = ?1 OR entered_by = ?1)",
+    [ALL_KEYS] = "SELECT public_key, name, roles, added_at, revoked_at, uses, used, ends_at, entered_by"
+                 " FROM keys ORDER BY public_key",
     [ALL_META] = "SELECT epoch, cluster FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
     [ALL_VERSIONS] = "SELECT " ROW_VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
@@ -352,6 +358,7 @@ static int put(store_t *s, const record_t *r)
     bool is_forget = r->kind == RECORD_FORGET, is_drop = r->kind == RECORD_ADAPTER_DROP;
     while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
     if (r->kind == RECORD_KEY_DROP) return put_with(s, DROP_KEY, r);
+    if (r->kind == RECORD_KEYS_REVOKE) return put_with(s, REVOKE_KEYS, r);
     if (r->kind == RECORD_ADAPTER_FORGET) {
         int rc = put_with(s, FORGET_DECISIONS, r);
         if (!rc) rc = put_with(s, FORGET_VERSIONS, r);
@@ -434,6 +441,19 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     store_files_note(&s->files); /* SQLite has put the log into the registry, now and then */
     if (!rc) take_epoch(s, records, count);
     return rc;
+}
+
+int store_rename(store_t *s, const char *cluster, heddle_error_t *error)
+{
+    owner_check(&s->owner);
+    store_row_t row = {.sql = s->sql[PUT_CLUSTER]};
+    row_put_text(&row, cluster);
+    if (!row.code) row.code = run(s, PUT_CLUSTER);
+    sqlite3_clear_bindings(row.sql);
+    store_files_note(&s->files);
+    if (row.code) return refuse(s, row.code, "write its cluster", error);
+    snprintf(s->cluster, sizeof s->cluster, "%s", cluster);
+    return HEDDLE_OK;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -561,7 +581,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
 static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
     int64_t has_asked = 0, has_scope = 0, has_loss = 0, has_staged = 0, has_payload = 0;
-    int64_t lacks_uses = 0;
+    int64_t lacks_uses = 0, lacks_entered = 0;
     int code = sqlite3_exec(
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
@@ -588,6 +608,12 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
                           "SELECT count(*) = 1 FROM pragma_table_info('keys') WHERE name IN ('public_key', "
                           "'uses')",
                           &lacks_uses);
+    if (!code)
+        code = ask_number(s,
+                          "SELECT count(*) = 1 FROM pragma_table_info('keys') WHERE name IN ('public_key', "
+                          "'entered_by')",
+                          &lacks_entered);
+    if (!code && lacks_entered) code = sqlite3_exec(s->db, ENTERED, NULL, NULL, NULL);
     if (!code && lacks_uses) code = sqlite3_exec(s->db, INVITING, NULL, NULL, NULL);
     if (!code && !has_payload) code = sqlite3_exec(s->db, RENAMED, NULL, NULL, NULL);
     if (!code && !has_staged) code = sqlite3_exec(s->db, STAGEABLE, NULL, NULL, NULL);

@@ -23,7 +23,8 @@
  *
  *   versions   staged_at of one that is staged and waits for an operator
  *
- * From schema 8 on a key may be an invitation (uses, used, ends_at).
+ * From schema 8 on a key may be an invitation (uses, used, ends_at), from schema 9 on a key has the
+ * invitation that entered it (entered_by).
  *
  * From schema 7 on versions.payload_bytes is called so; it was region_bytes.
  *
@@ -38,8 +39,7 @@
 #define BROKER_STORE_H
 
 #include "broker/registry/record.h"
-
-#define STORE_SCHEMA 8 /* of the file, in SQLite's user_version; raised with every change of a table */
+#include "broker/store/schema.h"
 
 typedef struct store store_t;
 
@@ -64,6 +64,10 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
 
 /* Appends the adapter_config.json of a version as it was published.  NOT_FOUND · DATA_DIR · NO_MEMORY. */
 int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error);
+
+/* A store without records becomes that of another cluster: an import does this before all else.  What
+ * store_commit says. */
+int store_rename(store_t *s, const char *cluster, heddle_error_t *error);
 
 const char *store_dir(const store_t *s); /* absolute */
 const char *store_cluster(const store_t *s);

@@ -38,8 +38,8 @@ void store_files_note(store_files_t *f);
 int store_files_in_place(const store_files_t *f, heddle_error_t *error);
 bool store_files_own_main(const store_files_t *f);
 /* Renames a log that does not belong to the registry beside it: registry.db-wal.EPOCH, or .EPOCH.2 and so on
- * where that is taken.  0, or the errno: they lie side by side still, and no start may take them for a pair
- * (datadir_mark_unparted). */
+ * where that is taken.  Returns 0, or the errno.  After an error they lie side by side still, and no start
+ * may take them for a pair (datadir_mark_unparted). */
 int store_files_part(const store_files_t *f, uint64_t epoch);
 
 #endif

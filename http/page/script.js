@@ -15,8 +15,8 @@ const h = (tag, attrs, ...kids) =>
 
 function set(el, name, value) {
   if (name === 'key') return;
-  if (name === 'style') for (const [property, text] of Object.entries(value)) el.style.setProperty(property, text);
-  else if (value == null || value === false) el.removeAttribute(name);
+  if (value == null || value === false) el.removeAttribute(name);
+  else if (name === 'style') for (const [property, text] of Object.entries(value)) el.style.setProperty(property, text);
   else el.setAttribute(name, value === true ? '' : value);
 }
 
@@ -97,7 +97,8 @@ const ref = (name, version) => `#/versions/${encodeURIComponent(name)}@${version
 const ANSWER_MS = 10000;        // for an answer to come
 const SILENCE_MS = 40000;       // of the stream: the broker gives a sign of life every 15 s
 const RETRY_MS = 1000;
-const PACE_MS = 400;            // between two requests of one answer; and ten times as long as it took
+const PACE_MS = 400;            // between two requests of one answer; and ten times as long as it took,
+const PACE_MOST_MS = 10000;     // at most this long: a broker that stood still answers as fast as before
 const META_SHOWN = 8;           // of a version
 const EVENTS_KEPT = 2000;
 const EVENTS_BEFORE = 500;      // that the page begins with
@@ -173,7 +174,8 @@ class Feed {
     }
     this.is_asked = false;
     const now_ms = performance.now();
-    this.next_ms = began_ms + Math.max(this.error ? RETRY_MS : PACE_MS, 10 * (now_ms - began_ms));
+    this.next_ms = this.error ? now_ms + RETRY_MS
+      : began_ms + Math.min(Math.max(PACE_MS, 10 * (now_ms - began_ms)), PACE_MOST_MS);
     if (this.path !== path) this.is_stale = true;
     draw_soon();
   }
@@ -417,6 +419,10 @@ function matches(id, text) {
   return (choices[id] || '').toLowerCase().split(/\s+/).every(word => low.includes(word));
 }
 
+/* A text that may be cut in its cell, and what opens all of it; or all that belongs to it. */
+const more = (about, text, whole = text) => text === '–' ? text :
+  h('button', {type: 'button', class: 'more', 'aria-haspopup': 'dialog', 'data-more': whole, 'data-about': about}, text);
+
 const heading = text => h('h1', {tabindex: '-1', key: text}, text);
 const meter = (part, state) =>
   h('span', {class: `meter ${state}`}, h('i', {style: {width: `${Math.round(100 * Math.min(1, part || 0))}%`}}));
@@ -445,11 +451,13 @@ function tiles(body) {
 }
 
 function needs(body) {
-  const all = [...body.reasons, ...body.warnings.filter(w => !body.reasons.some(r => r.name === w.name))];
-  if (!all.length) return null;
-  return h('section', {class: 'panel needs', 'aria-label': 'What needs an operator', tabindex: '0', key: 'needs'},
-    h('h2', {key: 'title'}, 'What needs an operator'),
-    all.map(r => h('div', {}, pill('warn', r.name), ' ', r.message)));
+  const also = body.warnings.filter(w => !body.reasons.some(r => r.name === w.name));
+  const part = (title, list) => list.length
+    ? [h('h2', {key: title}, title), list.map(r => h('div', {}, pill('warn', r.name), ' ', r.message))] : [];
+  if (!body.reasons.length && !also.length) return null;
+  return h('section', {class: 'panel needs', 'aria-label': body.reasons.length ? 'What needs an operator' : 'Also noted',
+                       tabindex: '0', key: 'needs'},
+    part('What needs an operator', body.reasons), part('Also noted', also));
 }
 
 /* Distances rise with the logarithm of the time between two versions, so that both a burst and a night fit. */
@@ -464,10 +472,10 @@ function timeline(a) {
   return h('ol', {class: 'time', 'aria-label': `Versions of ${a.name}, the oldest first`}, versions.map((v, i) => {
     const state = state_of(v, a);
     const gap_ms = i ? Math.max(0, Date.parse(v.created_at) - Date.parse(versions[i - 1].created_at)) : 0;
-    const words = `version ${v.version}, ${STATES[state][1]}, published ${ago(v.created_at)}`;
+    const words = `version ${v.version}, ${STATES[state]?.[1] || state}, published ${ago(v.created_at)}`;
     return h('li', {key: v.version, style: {'flex-grow': String(i ? 1 + Math.log10(1 + gap_ms / 1000) : 0.2)}},
       h('a', {href: ref(a.name, v.version), 'aria-label': words, title: v.reason?.message || words},
-        h('span', {class: `dot ${state}`, 'aria-hidden': 'true'}, state === 'staging' ? '' : STATES[state][0]),
+        h('span', {class: `dot ${state}`, 'aria-hidden': 'true'}, state === 'staging' ? '' : STATES[state]?.[0] || ''),
         h('b', {}, v.version), h('small', {}, ago(v.created_at).replace(' ago', ''))));
   }));
 }
@@ -539,7 +547,7 @@ function view_adapter(name) {
     {id: 'size', title: 'Size', class: 'num wide', by: v => v.data_bytes, cell: v => bytes_text(v.data_bytes)},
     {id: 'holders', title: 'Holders', class: 'num wide', by: v => v.holder_count, cell: v => String(v.holder_count)},
     {id: 'serving', title: 'Serve it', class: 'num wide', by: v => v.active_count, cell: v => String(v.active_count)},
-    {id: 'note', title: 'Note, or tag', cell: v => v.reason?.message || v.note || v.tag},
+    {id: 'note', title: 'Note, or tag', cell: v => v.reason || v.note ? more(`${name}@${v.version}`, v.reason?.message || v.note) : v.tag},
   ];
   return [h('div', {class: 'head', key: 'head'}, heading(name), badges(a),
       a.base_model ? h('span', {class: 'soft'}, a.base_model) : null, h('span', {class: 'grow'}),
@@ -617,7 +625,7 @@ function tree_columns(v) {
       ? (source_of(r.copy)?.way === 'host' ? 'held' : bytes_text(r.copy.sources.reduce((sum, s) => sum + s.bytes, 0))) : ''},
     {id: 'rate', title: 'Rate', class: 'num narrow', cell: r => r.copy?.rate_bytes ? `${bytes_text(r.copy.rate_bytes)}/s` : ''},
     {id: 'phases', title: 'Phases', class: 'narrow', cell: r => r.copy ? phases_bar(r.copy, most_ms) : ''},
-    {id: 'note', title: 'Note', class: 'wide', cell: r => r.copy ? note(r.copy) : ''},
+    {id: 'note', title: 'Note', cell: r => r.copy ? more(`${r.copy.worker}, ${r.copy.state || 'no bytes'}`, note(r.copy)) : ''},
   ];
 }
 
@@ -689,7 +697,8 @@ function subscriptions(body) {
 
 const WORKER_TONE = {ready: 'active', draining: 'warn', left: '', lost: 'lost'};
 const WORKER_COLUMNS = [
-  {id: 'worker', title: 'Worker', by: r => r.w.name, cell: r => r.w.name},
+  {id: 'worker', title: 'Worker', by: r => r.w.name,     // a small screen has no room for the next column
+   cell: r => Object.keys(r.w.labels).length ? more(r.w.name, r.w.name, r.place) : r.w.name},
   {id: 'host', title: 'Host, labels', class: 'wide', by: r => r.place, cell: r => r.place},
   {id: 'state', title: 'State', class: 'narrow', by: r => r.w.state, cell: r => pill(WORKER_TONE[r.w.state], r.w.state)},
   {id: 'adapter', title: 'Adapter', by: r => r.s?.name || '',
@@ -698,10 +707,10 @@ const WORKER_COLUMNS = [
    cell: r => r.s?.version ? h('a', {href: ref(r.s.name, r.s.version)}, `v${r.s.version}`) : 'none'},
   {id: 'lag', title: 'Lag', class: 'num', by: r => r.s?.lag || 0, cell: r => r.s ? (r.s.lag ? pill('warn', r.s.lag) : '0') : '–'},
   {id: 'doing', title: 'Now, and why', by: r => r.s?.fetching ? 1 + r.s.fetching.bytes_done : 0, cell: r => {
-    const now = r.s?.fetching;
-    if (!now) return r.why || r.s?.state || '–';
+    const now = r.s?.fetching, about = `${r.w.name}${r.s ? `, ${r.s.name}` : ''}`;
+    if (!now) return r.why ? more(about, r.why) : r.s?.state || '–';
     const rate = now.rate_bytes ? `, ${bytes_text(now.rate_bytes)}/s` : '';
-    return `v${now.version}: ${bytes_text(now.bytes_done)} of ${bytes_text(now.data_bytes)}${rate}${now.source ? ` from ${now.source}` : ''}${r.why ? ` · ${r.why}` : ''}`;
+    return more(about, `v${now.version}: ${bytes_text(now.bytes_done)} of ${bytes_text(now.data_bytes)}${rate}${now.source ? ` from ${now.source}` : ''}${r.why ? ` · ${r.why}` : ''}`);
   }},
   {id: 'in', title: 'Fetched', class: 'num wide', by: r => r.w.counters.bytes_in, cell: r => bytes_text(r.w.counters.bytes_in)},
   {id: 'out', title: 'Served', class: 'num wide', by: r => r.w.counters.bytes_out, cell: r => bytes_text(r.w.counters.bytes_out)},
@@ -732,8 +741,8 @@ const EVENT_COLUMNS = [
   {id: 'version', title: 'Version', class: 'narrow', by: e => e.adapter || '',
    cell: e => e.adapter && e.version ? h('a', {href: ref(e.adapter, e.version)}, `${e.adapter}@${e.version}`) : e.adapter || '–'},
   {id: 'worker', title: 'Who', class: 'wide', by: e => e.worker || '', cell: e => e.worker || '–'},
-  {id: 'message', title: 'What', cell: e => [e.code, e.message, e.data?.by && `by ${e.data.by}`, e.data?.source && `source ${e.data.source}`,
-     e.data?.duration_ms != null && ms_text(e.data.duration_ms), e.data?.bytes && bytes_text(e.data.bytes)].filter(Boolean).join(' · ') || '–'},
+  {id: 'message', title: 'What', cell: e => more(`${e.type}, ${clock(e.at)}`, [e.code, e.message, e.data?.by && `by ${e.data.by}`, e.data?.source && `source ${e.data.source}`,
+     e.data?.duration_ms != null && ms_text(e.data.duration_ms), e.data?.bytes && bytes_text(e.data.bytes)].filter(Boolean).join(' · ') || '–')},
 ];
 
 function view_events() {
@@ -839,9 +848,15 @@ document.addEventListener('input', e => {
   draw_soon();
 });
 document.addEventListener('click', e => {
-  const el = e.target.closest('[data-order], [data-filter], [data-reload], #skip');
+  const el = e.target.closest('[data-order], [data-filter], [data-reload], [data-more], #whole-close, #skip');
   if (!el) return;
-  if (el.id === 'skip') {
+  if (el.dataset.more) {
+    document.getElementById('whole-title').textContent = el.dataset.about;
+    document.getElementById('whole-text').textContent = el.dataset.more;
+    document.getElementById('whole').showModal();
+  } else if (el.id === 'whole-close') {
+    document.getElementById('whole').close();
+  } else if (el.id === 'skip') {
     e.preventDefault();
     document.getElementById('main').focus();
   } else if (el.dataset.filter) {

@@ -18,6 +18,7 @@
 extern "C" {
 #endif
 
+struct heddle_snapshot; /* heddle_snapshot_t of heddle/worker.h */
 typedef struct heddle_admin heddle_admin_t;
 
 typedef struct heddle_admin_opts {
@@ -29,6 +30,7 @@ typedef struct heddle_admin_opts {
                              * else what is known */
     const char *key;        /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the
                              * key ring */
+    int makes_no_file;      /* a client.key that is missing is not made: another key is used, and not kept */
 } heddle_admin_opts_t;
 
 /* Checks the address and makes a handle; the first question connects.  On OK *ret_admin is owned by the
@@ -42,6 +44,8 @@ HEDDLE_API void heddle_admin_interrupt(heddle_admin_t *admin);
 
 /* The broker, how much it knows, and every adapter. */
 HEDDLE_API int heddle_admin_status(heddle_admin_t *a, char **ret_json);
+/* The broker that leads, its standbys and how far each follows, and how their store is. */
+HEDDLE_API int heddle_admin_brokers(heddle_admin_t *a, char **ret_json);
 /* Every adapter: what is active, what is newest, who writes it, how many workers are current. */
 HEDDLE_API int heddle_admin_adapters(heddle_admin_t *a, char **ret_json);
 /* The versions of an adapter, or one version and who has it.  `ref`, here and below: NAME, NAME@V, or a tag
@@ -104,6 +108,11 @@ HEDDLE_API int heddle_admin_forget(heddle_admin_t *a, const char *adapter, int d
  * then it leaves by itself.  The answer has its row of `workers` as it is at once; heddle_admin_workers()
  * shows how far it is: state draining, then left.  NOT_FOUND: no such worker. */
 HEDDLE_API int heddle_admin_drain(heddle_admin_t *a, const char *worker, char **ret_json);
+/* Takes a drain back that heddle_admin_drain began and that has not ended: rollouts that begin from now on
+ * wait for the worker again.  What other workers fetched of it they keep.  One that does not drain stays as
+ * it is.  The answer is as that of heddle_admin_drain.  NOT_FOUND · REQUEST_CONFLICT: it has left or leaves
+ * now, or by its own wish. */
+HEDDLE_API int heddle_admin_drain_cancel(heddle_admin_t *a, const char *worker, char **ret_json);
 
 typedef struct heddle_pull_opts {
     size_t size;
@@ -127,6 +136,15 @@ typedef struct heddle_pull_opts {
 HEDDLE_API int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir,
                                  const heddle_pull_opts_t *opts, char **ret_json);
 
+/* The same, without a directory: a hold on the version in memory, for the functions of heddle/worker.h that
+ * take a snapshot.  The caller owns it and releases it with heddle_snapshot_release().  It outlives the
+ * handle, and whatever becomes of the version in the cluster: a version that is no longer kept does not
+ * leave this process by itself.  No other process fetches from this one.  `ref` may be a version that is
+ * kept and not active: nothing becomes active by it.
+ * Errors: as heddle_admin_pull, without those of `dir`. */
+HEDDLE_API int heddle_admin_fetch(heddle_admin_t *a, const char *ref, const heddle_pull_opts_t *opts,
+                                  struct heddle_snapshot **ret_snapshot);
+
 /* Every holder hashes its bytes again.  `expected`: a digest computed elsewhere ("h1:..."), or NULL to
  * compare with the registry's. */
 HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected,
@@ -142,6 +160,47 @@ typedef struct heddle_events_opts {
 } heddle_events_opts_t;
 /* Events that the broker keeps, one page a call: {"events":[...], "next": SEQ, "epoch": E}. */
 HEDDLE_API int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *opts, char **ret_json);
+
+/* ---- this host ---- */
+
+typedef struct heddle_host_opts {
+    size_t size;
+    const char *broker;                   /* these three as in heddle_admin_opts_t */
+    const char *broker_key, *key;         /* ... */
+    const char *data_device, *host_share; /* these three as in heddle_worker_opts_t */
+    int insecure;                         /* ... */
+} heddle_host_opts_t;
+/* What a worker with these options would run on here: loads UCX, opens the data plane, looks at what would be
+ * shared with the host, and closes all of it.  The broker is not asked.  -> {"ucx":{...},"data":{...},
+ * "memory":{...}}; each has "error": null, or why a worker would not start for it.  UCX's variables of the
+ * environment are set meanwhile, as when a worker is opened.  Any thread.
+ * Errors: USAGE (opts), DATA_DIR (the user's contexts), NO_MEMORY. */
+HEDDLE_API int heddle_host_probe(const heddle_host_opts_t *opts, char **ret_json);
+/* Whether a broker could listen at `endpoint` on this host now (tcp://HOST:PORT, either may be *, or
+ * ipc://PATH), decided as a broker does.  A TCP address is bound for it, and released.
+ * Errors: USAGE (no such address), ADDRESS_IN_USE, INTERNAL (not allowed, or not of this host), NO_MEMORY. */
+HEDDLE_API int heddle_host_listen(const char *endpoint);
+
+typedef struct heddle_reach_opts {
+    size_t size;
+    const char *data_device;     /* as in heddle_worker_opts_t */
+    int insecure;                /* ... */
+    uint32_t patience_ms;        /* for the answer of one worker; 0: 5000 */
+    uint32_t at_once;            /* workers that are asked at a time; 0: 64, at most 64 */
+    const char *const *left_out; /* workers that are not asked, by name, NULL at the end; NULL: none */
+    void (*on_ask)(void *self, const char *worker); /* before a worker is asked, on the caller's thread; NULL:
+                                                       not called */
+    void *self;                                     /* of on_ask */
+} heddle_reach_opts_t;
+/* Which workers this process reaches: it opens a data plane, asks each of them for bytes that no process has,
+ * and waits for a sign of life.  Both directions count, as a worker answers over a connection of its own.
+ * UCX ends a process that reads a damaged address, or one that was made to harm it: a program that has to go
+ * on calls this in a process of its own, as `heddle doctor` does, and on_ask says which worker it was.
+ * -> {"device","workers":[{"name","host","ucx","reach":"yes"|"no"|"untested","reach_ms",
+ * "reach_why"}]}; `ok` is true where each of them was reached.
+ * Errors: those of a question (DENIED: needs worker:ANY or publisher:ANY), of opening a data plane
+ * (INSECURE_ADDRESS, INTERNAL, NO_MEMORY), INTERRUPTED. */
+HEDDLE_API int heddle_admin_reach(heddle_admin_t *a, const heddle_reach_opts_t *opts, char **ret_json);
 
 #ifdef __cplusplus
 }

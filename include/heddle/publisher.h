@@ -74,14 +74,14 @@ typedef struct heddle_publisher_opts {
 } heddle_publisher_opts_t;
 
 typedef enum {
-    HEDDLE_ACTIVATION_ALL = 0,
-    HEDDLE_ACTIVATION_AS_READY,
-    HEDDLE_ACTIVATION_MANUAL
+    HEDDLE_ACTIVATION_ALL = 0,  /* active once every worker that counts has staged it */
+    HEDDLE_ACTIVATION_AS_READY, /* active once one has; each worker switches as soon as it has staged it */
+    HEDDLE_ACTIVATION_MANUAL    /* staged; active when an operator says so (heddle_admin_activate) */
 } heddle_activation_t;
 typedef enum {
-    HEDDLE_UNCHANGED_FAIL = 0,
-    HEDDLE_UNCHANGED_SKIP,
-    HEDDLE_UNCHANGED_PUBLISH
+    HEDDLE_UNCHANGED_FAIL = 0, /* bytes that are those of the version before are refused: UNCHANGED */
+    HEDDLE_UNCHANGED_SKIP,     /* nothing is published, and the outcome says so */
+    HEDDLE_UNCHANGED_PUBLISH   /* a version of its own */
 } heddle_unchanged_t;
 
 typedef struct heddle_publish_opts {

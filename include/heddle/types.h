@@ -94,7 +94,7 @@ typedef struct {
 } heddle_quorum_t;
 
 /* What happened.  Worker: JOINED LOST_BROKER ARRIVED STAGED COMMIT ACTIVE STALE FAILED RETIRED VERIFY LEFT
- * FENCED DRAINING.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
+ * FENCED DRAINING STAYING.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
 typedef enum {
     HEDDLE_EVENT_JOINED = 1,  /* admitted by the broker: token, epoch */
     HEDDLE_EVENT_LOST_BROKER, /* the broker did not renew the lease; serving goes on */
@@ -120,9 +120,11 @@ typedef enum {
     HEDDLE_EVENT_PROGRESS,    /* publisher: bytes that the workers have so far, together */
     HEDDLE_EVENT_ROLLOUT,     /* publisher: the rollout moved; heddle_publisher_report() tells all */
     HEDDLE_EVENT_RELEASED,    /* publisher: the region of this version is no longer needed by anyone */
-    HEDDLE_EVENT_DRAINING     /* the worker is to leave, by heddle_worker_drain() or by an operator: no new
+    HEDDLE_EVENT_DRAINING,    /* the worker is to leave, by heddle_worker_drain() or by an operator: no new
                                * rollout waits for it.  It serves on, and LEFT follows when other processes
                                * hold the versions that only it has */
+    HEDDLE_EVENT_STAYING      /* an operator's drain was taken back before the worker had left: rollouts
+                               * wait for it again */
 } heddle_event_type_t;
 
 typedef struct heddle_event {

@@ -135,7 +135,8 @@ HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index
 /* [any] BLAKE2b-256 of names, types and shapes of all tensors.  If two versions have the same table digest,
  * every tensor has the same offset in both; offsets may be reused. */
 HEDDLE_API void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest[32]);
-/* [any] Hashes the slot's bytes again; writes the digest found. */
+/* [any] Hashes the slot's bytes again, from 2 MiB on with a second thread that ends with the call; writes the
+ * digest found. */
 HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT]);
 /* DLPack's "dltensor": its header (github.com/dmlc/dlpack) has it. */
 struct DLManagedTensor;

@@ -15,8 +15,10 @@ from heddle._handle import Handle
 from heddle._native import ffi, lib
 from heddle._words import Phase
 from heddle.errors import HeddleError, Unavailable
-from heddle.records import (ActivateResult, AdapterInfo, Event, ForgetResult, Status, VerifyResult,
-                            VersionInfo, WaitResult, WorkerInfo, decode)
+from heddle.records import (ActivateResult, AdapterInfo, Brokers, Event, ForgetResult, ReachResult, Status,
+                            VerifyResult, VersionInfo, WaitResult, WorkerInfo, decode)
+from heddle.tensors import Layout
+from heddle.updates import Hold, Snapshot, forget
 
 __all__ = ["Admin", "AsyncAdmin"]
 
@@ -53,6 +55,8 @@ class Admin(Handle):
 
     def __init__(self, broker: str | None = None, *, timeout: float | None = 5.0,
                  broker_key: str | None = None, key: str | None = None) -> None:
+        self._holds: set[Hold] = set()                  # of versions that were fetched
+        self._layouts: dict[str, Layout] = {}           # of the version last looked at, by adapter
         super().__init__()
         self._current: _Call | None = None      # in C, or on its way in or out
         # an interrupt came too late for its call: it ends the next one
@@ -70,6 +74,11 @@ class Admin(Handle):
             self._failed()
             raise
         self._opened(place[0])
+
+    def _make_locks(self) -> None:
+        super()._make_locks()
+        for hold in self._holds:
+            hold.make_lock()
 
     def _interrupt_native(self, ptr: Any) -> None:
         if self._current is not None:
@@ -144,6 +153,11 @@ class Admin(Handle):
         found: Status = self._ask(lib.heddle_admin_status, Status)
         return found
 
+    def brokers(self) -> Brokers:
+        """The broker that leads, its standbys and how far each follows, and how their store is."""
+        found: Brokers = self._ask(lib.heddle_admin_brokers, Brokers)
+        return found
+
     def adapters(self) -> tuple[AdapterInfo, ...]:
         """Every adapter, by name: what is active, what is newest, who writes it, how many workers are
         current.
@@ -214,6 +228,36 @@ class Admin(Handle):
                                                                                     told)), VerifyResult)
         return found
 
+    def fetch(self, ref: str | Tagged, *, deadline: float | None = 60.0, max_rate: int | None = None,
+              data_device: str | None = None, insecure: bool = False,
+              host_share: str | None = None) -> Snapshot:
+        """A hold on a version, fetched into this process, which does not become a worker: NAME@V, or NAME,
+        the active version, and where there is none the newest.  Nothing becomes active by it.  `with`
+        releases it; it outlives this handle.  It is in the memory of a process of this host and user that has
+        it, where there is one, else in memory of this process.
+
+        deadline      seconds from the call until every byte has come
+        max_rate      bytes per second     data_device insecure host_share   as for Worker
+        Raises NotFound, RolloutFailed (version_lost: its bytes are gone; version_failed; digest_mismatch),
+        Deadline, Denied (the key needs the role worker:ADAPTER).
+        """
+        texts = {"data_device": data_device, "host_share": host_share}
+        kept = {what: _native.c_text(value) for what, value in texts.items()}
+        opts = ffi.new("heddle_pull_opts_t *", {
+            **kept, "size": ffi.sizeof("heddle_pull_opts_t"), "insecure": bool(insecure),
+            "deadline_ms": _native.milliseconds(deadline, "deadline", 1),
+            "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1,
+                                                                       _native.NUMBER_MAX)})
+        name, place = ref_text(ref), ffi.new("heddle_snapshot_t **")
+        forget(self._holds)
+        _native.load_transport()
+        try:
+            self._ask(lambda a, _: int(lib.heddle_admin_fetch(a, name, opts, place)))
+        except BaseException:                   # Ctrl-C may come when it is here
+            lib.heddle_snapshot_release(place)
+            raise
+        return Snapshot(Hold(self, place[0], "Admin.fetch"))
+
     def events(self, *, follow: bool = False, since: int | str = 0, adapter: str | None = None,
                worker: str | None = None, limit: int | None = None,
                last: int | None = None) -> Iterator[Event]:
@@ -260,16 +304,40 @@ class Admin(Handle):
                                                                                     told)), ForgetResult)
         return found
 
-    def drain(self, worker: str) -> WorkerInfo:
+    def drain(self, worker: str, *, cancel: bool = False) -> WorkerInfo:
         """Has a worker leave: no new rollout waits for it, others fetch the versions that only it has, and
         then it leaves by itself.  -> how it is now; `workers(worker)` shows how it gets on: draining, then
         left.
 
-        Raises NotFound, Denied.
+        cancel: takes that back while it has not left; rollouts that begin from now on wait for it again.
+
+        Raises NotFound, Denied; Conflict where it cannot be taken back: it has left, or leaves now, or by its
+        own wish.
         """
-        name = _native.c_text(worker)
-        answer = self._ask(lambda a, told: int(lib.heddle_admin_drain(a, name, told)))
+        name, call = _native.c_text(worker), (lib.heddle_admin_drain_cancel if cancel
+                                              else lib.heddle_admin_drain)
+        answer = self._ask(lambda a, told: int(call(a, name, told)))
         return decode(WorkerInfo, answer["workers"][0])
+
+    def reach(self, *, patience: float = 5.0, data_device: str | None = None,
+              insecure: bool = False) -> ReachResult:
+        """Which workers this process reaches: it opens a data plane as a worker does, and asks each of them
+        for a sign of life.  Both directions count, as a worker answers over a connection of its own.
+
+        patience  seconds for the answer of one worker     data_device insecure   as for Worker
+        Raises Denied (the key needs the role worker or publisher of some adapter), UsageError
+        (insecure_address), and what opening a data plane does.
+        """
+        opts = ffi.new("heddle_reach_opts_t *", {"size": ffi.sizeof("heddle_reach_opts_t"),
+                                                 "data_device": (device := _native.c_text(data_device)),
+                                                 "insecure": bool(insecure),
+                                                 "patience_ms": _native.milliseconds(patience, "patience",
+                                                                                     1)})
+        _native.load_transport()
+        found: ReachResult = self._ask(lambda a, told: int(lib.heddle_admin_reach(a, opts, told)),
+                                       ReachResult)
+        del device                              # C has read it until here
+        return found
 
     def _decide(self, call: Callable[..., Any], ref: str | Tagged, quorum: str | int,
                 deadline: float | None, dry_run: bool, by: str | None) -> ActivateResult:
@@ -385,6 +453,10 @@ class AsyncAdmin:
         """As Admin.status."""
         return await self._run(self._admin.status)
 
+    async def brokers(self) -> Brokers:
+        """As Admin.brokers."""
+        return await self._run(self._admin.brokers)
+
     async def adapters(self) -> tuple[AdapterInfo, ...]:
         """As Admin.adapters."""
         return await self._run(self._admin.adapters)
@@ -416,6 +488,14 @@ class AsyncAdmin:
         """As Admin.verify."""
         return await self._run(lambda: self._admin.verify(ref, expected=expected, deadline=deadline))
 
+    async def fetch(self, ref: str | Tagged, *, deadline: float | None = 60.0, max_rate: int | None = None,
+                    data_device: str | None = None, insecure: bool = False,
+                    host_share: str | None = None) -> Snapshot:
+        """As Admin.fetch."""
+        return await self._run(lambda: self._admin.fetch(ref, deadline=deadline, max_rate=max_rate,
+                                                         data_device=data_device, insecure=insecure,
+                                                         host_share=host_share))
+
     async def events(self, *, follow: bool = False, since: int | str = 0, adapter: str | None = None,
                      worker: str | None = None, limit: int | None = None,
                      last: int | None = None) -> AsyncIterator[Event]:
@@ -442,13 +522,19 @@ class AsyncAdmin:
         return await self._run(lambda: self._admin.resume(adapter, quorum=quorum, deadline=deadline,
                                                           dry_run=dry_run, by=by))
 
+    async def reach(self, *, patience: float = 5.0, data_device: str | None = None,
+                    insecure: bool = False) -> ReachResult:
+        """As Admin.reach."""
+        return await self._run(lambda: self._admin.reach(patience=patience, data_device=data_device,
+                                                         insecure=insecure))
+
     async def forget(self, adapter: str, *, dry_run: bool = False) -> ForgetResult:
         """As Admin.forget."""
         return await self._run(lambda: self._admin.forget(adapter, dry_run=dry_run))
 
-    async def drain(self, worker: str) -> WorkerInfo:
+    async def drain(self, worker: str, *, cancel: bool = False) -> WorkerInfo:
         """As Admin.drain."""
-        return await self._run(lambda: self._admin.drain(worker))
+        return await self._run(lambda: self._admin.drain(worker, cancel=cancel))
 
     @property
     def closed(self) -> bool:

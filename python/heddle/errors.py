@@ -19,6 +19,14 @@ __all__ = ["HeddleError", "UsageError", "NotFound", "Conflict", "Fenced", "Held"
 FIELDS = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint", "retriable")
 
 
+# the secret of a join string that came where none is expected, as in a mistyped command line
+_JOIN = re.compile(r"(heddle-join-[^: ]*:)[A-Za-z0-9_-]+")
+
+
+def _masked(text: str) -> str:
+    return _JOIN.sub(r"\1***", text)
+
+
 class HeddleError(Exception):
     """A failure, told in full.
 
@@ -35,6 +43,8 @@ class HeddleError(Exception):
                  version: int | None = None, worker: str | None = None, phase: str | None = None,
                  expected: str | None = None, found: str | None = None, hint: str | None = None,
                  retriable: bool = False) -> None:
+        message = _masked(message)
+        found, hint = found and _masked(found), hint and _masked(hint)
         Exception.__init__(self, message)
         self.message, self.code, self.exit = message, code, exit
         self.adapter, self.version, self.worker, self.phase = adapter, version, worker, phase

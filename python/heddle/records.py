@@ -134,6 +134,35 @@ class Status:
 
 
 @dataclass(frozen=True)
+class BrokerRow:
+    endpoint: str
+    role: str                           # leader or standby
+    following: bool | None              # of a standby
+    behind: int | None                  # of one that follows: revisions of etcd
+    pid: int
+    heddle: str | None
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    kind: str                           # sqlite or etcd
+    place: str
+    state: str                          # ready, unanswered or read_only
+    message: str | None
+    revision: int | None
+    seen_age_ms: float | None
+    registry_bytes: int
+
+
+@dataclass(frozen=True)
+class Brokers:
+    cluster: str
+    epoch: int
+    brokers: tuple[BrokerRow, ...]      # the leader, then its standbys by endpoint
+    store: StoreInfo
+
+
+@dataclass(frozen=True)
 class Reason:
     """An error object: why a version failed."""
     code: str
@@ -484,6 +513,26 @@ class VerifyResult:
     adapter: str | None = None
     version: int | None = None
     elapsed_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class ReachedWorker:
+    """`reach`: yes no untested (its UCX is of another version, say).  `reach_ms`: with yes, `reach_why`:
+    else."""
+    name: str
+    host: str
+    ucx: str
+    reach: str
+    reach_ms: float | None
+    reach_why: str | None
+
+
+@dataclass(frozen=True)
+class ReachResult:
+    """`ok`: each of them was reached.  `device`: what this process reached them by."""
+    ok: bool
+    device: str
+    workers: tuple[ReachedWorker, ...]
 
 
 @dataclass(frozen=True)

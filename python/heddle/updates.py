@@ -25,6 +25,7 @@ from heddle.errors import Closed, ForkError, HeddleError
 from heddle.tensors import Layout, Tensors
 
 if TYPE_CHECKING:
+    from heddle.admin import Admin
     from heddle.worker import Worker
 
 __all__ = ["Update", "Updates", "Snapshot"]
@@ -53,7 +54,7 @@ class Hold:
     memory is gone.
     """
 
-    def __init__(self, worker: Worker, snapshot: Any, where: str) -> None:
+    def __init__(self, of: Worker | Admin, snapshot: Any, where: str) -> None:
         manifest = lib.heddle_snapshot_manifest(snapshot)
         self.adapter, self.version = _native.text(manifest.adapter) or "", int(manifest.version)
         self.tag, self.digest = _native.text(manifest.tag) or "", _native.text(manifest.digest) or ""
@@ -71,9 +72,9 @@ class Hold:
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         self.in_block = True
         self._snapshot = snapshot
-        self._worker = worker
+        self._of = of
         self.make_lock()
-        worker._holds.add(self)
+        of._holds.add(self)
 
     def make_lock(self) -> None:
         self._lock = threading.RLock()          # a collection may call drop() in the midst of anything
@@ -168,7 +169,7 @@ class Hold:
             return
         snapshot, self._snapshot = self._snapshot, None
         if self.is_over:
-            self._worker._holds.discard(self)   # else Worker._forget_holds() does
+            self._of._holds.discard(self)       # else forget() does
         if not _native.forked:
             lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
 
@@ -179,7 +180,7 @@ class Hold:
             snapshot = self._live()
             lib.heddle_snapshot_table_digest(snapshot, digest)
             _native.check(lib.heddle_snapshot_tensor(snapshot, 0, row))
-            first, layouts, of = _address(row), self._worker._layouts, bytes(ffi.buffer(digest))
+            first, layouts, of = _address(row), self._of._layouts, bytes(ffi.buffer(digest))
             layout = layouts.get(self.adapter)
             if layout is None or layout.digest != of:
                 layouts[self.adapter] = layout = Layout(of, self._rows(snapshot, row, first))
@@ -223,6 +224,14 @@ class Hold:
         return {"adapter": self.adapter, "version": self.version, "tag": self.tag,
                 "age_s": time.monotonic() - self.since, "in_block": self.in_block,
                 "views": views, "where": self.where}
+
+
+def forget(holds: set[Hold]) -> None:
+    """Those whose last view has gone: views that other libraries hold are not reported."""
+    for hold in list(holds):
+        hold.tidy()
+        if hold.is_over:
+            holds.discard(hold)
 
 
 class Arrays:
@@ -376,8 +385,8 @@ def _outlived(tag: str, what: str, views: list[str]) -> str:
 
 
 class Snapshot(HeldVersion):
-    """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays,
-    while the block or a view of it lasts.
+    """A hold on one version: `with worker.acquire("policy") as a`, or what Admin.fetch() gives.  Its memory
+    does not change, and stays, while the block or a view of it lasts.
 
     adapter version tag digest step kind features data_bytes   config config_bytes   tensors numpy() torch()
     share() export() rehash()
@@ -513,7 +522,7 @@ class Update(HeldVersion):
         self._is_deferred = True
         return self
 
-    def _settle(self) -> None:
+    def _leave_behind(self) -> None:
         """Before the next update: this one was left unanswered."""
         if self.answered or self._is_deferred or self._worker.closed:
             return
@@ -555,10 +564,10 @@ class Updates:
         self._worker, self._timeout = worker, timeout
         self._last: Update | None = None
 
-    def _settle(self) -> None:
+    def _leave_behind(self) -> None:
         last, self._last = self._last, None
         if last is not None:
-            last._settle()
+            last._leave_behind()
 
     def __iter__(self) -> Iterator[Update]:
         return self
@@ -571,7 +580,7 @@ class Updates:
         return found
 
     def __next__(self) -> Update:
-        self._settle()
+        self._leave_behind()
         until = Until(self._timeout)
         try:
             while (found := self._next()) is None and not until.over:
@@ -586,7 +595,7 @@ class Updates:
         return self
 
     async def __anext__(self) -> Update:
-        self._settle()
+        self._leave_behind()
         until = Until(self._timeout)
         try:
             while (found := self._next()) is None and not until.over:

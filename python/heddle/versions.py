@@ -109,8 +109,11 @@ class Version:
 
     def wait(self, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
              timeout: float | None = 30.0) -> Rollout:
-        """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or
-        "active").
+        """Until `quorum` of the eligible workers, and at least `min` of them, reached the phase ("staged"
+        or "active").
+
+        Eligible is who was there when the version was announced: one that joined later has it too, and is
+        not counted.  Admin.wait counts all that are there.
 
         quorum   "all", a count, or "N%"
         timeout  seconds; None: no limit

@@ -86,8 +86,10 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
         self._mixed_by: str | None = None       # the tag whose load broke; until another one is loaded whole
 
     def init_transfer_engine(self, init_info: HeddleInitInfo) -> None:
-        """May be called again, by another trainer: with another broker or adapter the worker is another."""
-        if self._worker is not None and init_info == self._info:
+        """May be called again, by another trainer: with another broker or adapter the worker is another, and
+        so it is after `heddle drain`.
+        """
+        if self._worker is not None and init_info == self._info and not self._worker.left:
             return
         self.shutdown()
         worker = Worker(init_info.broker, [init_info.adapter], kinds=["tensors"], apply="auto")
@@ -204,6 +206,11 @@ def _resident(worker: Worker, info: HeddleInitInfo, tag: str) -> Any:
             return _same(worker.acquire(info.adapter, told.version), told.tag)
         except NotFound:
             left = end - time.monotonic()
+        if worker.left:
+            raise _native.error("closed", f"{tag} does not come: the worker of this engine was drained "
+                                "(heddle drain)", phase="fetch", adapter=info.adapter, version=told.version,
+                                expected="a worker with a session", found="one that has left",
+                                hint="init_weight_transfer_engine opens another one")
         if left <= 0:
             raise _native.error("deadline", f"{tag} did not come within {info.timeout:g} s", phase="fetch",
                                 adapter=info.adapter, version=told.version, retriable=True,

@@ -20,7 +20,7 @@ from heddle._native import ffi, lib
 from heddle._words import Apply, Kind
 from heddle.errors import Closed, HeddleError
 from heddle.tensors import Layout
-from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Updates
+from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Updates, forget
 
 __all__ = ["Worker", "Update", "Updates", "Snapshot", "Current"]
 
@@ -31,6 +31,18 @@ _APPLY = {"auto": 0, "app": 1}
 _PENDING_MAX = 256
 _ALONE_S = 5.0          # without an answer of a broker, until that is logged
 _SLICE = 0.05           # seconds between looks: another thread may answer, or have read what is waited for
+
+
+_join_given: str | None = None      # by HEDDLE_JOIN, to this process
+
+
+def _join_of_environment() -> str | None:
+    """Once read it is in the environment no more: it is a secret, of which children of this process, such as
+    the ranks of an engine, have no use.
+    """
+    global _join_given
+    _join_given = os.environ.pop("HEDDLE_JOIN", None) or _join_given
+    return _join_given
 
 
 @functools.cache
@@ -111,6 +123,7 @@ class Worker(Handle):
         self._refusals: set[tuple[str | None, ...]] = set()     # that were said, since it was in
         self._is_over = False                           # the refusal stays
         self._has_left = False                          # it was drained; what is here stays
+        self._wants_to_leave = False                    # drain() was called
         # token, epoch, cluster; None while no broker knows this worker
         self._joined: dict[str, Any] | None = None
         self._alone_since = time.monotonic()
@@ -129,8 +142,9 @@ class Worker(Handle):
                 if feature not in FEATURES:
                     raise _native.error("usage", "accepts has what is not a feature",
                                         expected=" ".join(FEATURES), found=repr(feature))
-            is_invited = join or (not broker and not broker_key and os.environ.get("HEDDLE_JOIN"))
-            self._endpoint = ("the address of the join string" if is_invited else
+            given = _join_of_environment()
+            join = join or (given if not broker and not broker_key else None)
+            self._endpoint = ("the address of the join string" if join else
                               broker or os.environ.get("HEDDLE_BROKER") or _DEFAULT)
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
                        broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share, no_relay),
@@ -228,8 +242,8 @@ class Worker(Handle):
 
         timeout   seconds that the next one is waited for; then the iteration ends (0: what is there, say
                   between two steps).  None: no limit.
-        Ends when the worker is closed.  Raises what the broker refused the join for, where it stays so
-        (Conflict, Denied).
+        Ends when the worker is closed, and when it was drained and has left (`left`).  Raises what the broker
+        refused the join for, where it stays so (Conflict, Denied).
         """
         with self._lock:
             self._live()
@@ -289,12 +303,18 @@ class Worker(Handle):
             self._refusals.clear()
         elif kind == "worker.draining":
             _log.info("%s: this worker is to leave", kind)
+        elif kind == "worker.staying":
+            _log.info("%s: that it was to leave was taken back", kind)
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
             self._has_left = kind == "worker.left" and not self._is_over
             if self._joined is not None:
                 self._joined, self._alone_since = None, time.monotonic()
                 self._rouse()
-            _log.info("%s: %s", kind, _native.text(event.message))
+            if self._has_left and not self._wants_to_leave:
+                _log.warning("%s: this worker was drained (heddle drain) and has left: no version comes any "
+                             "more, and what is here stays until it is closed", kind)
+            else:
+                _log.info("%s: %s", kind, _native.text(event.message))
         elif kind == "worker.refused":
             self._refused = why = _native.error_of(event.code)
             self._is_over = not event.retriable         # told by who waits; any call may have read it
@@ -329,16 +349,24 @@ class Worker(Handle):
 
     def _is_acceptable(self, update: Update) -> bool:
         try:
-            foreign = sorted(set(update.features) - (self._accepts or frozenset()))
+            why = self._why_foreign(update)
         except HeddleError:                 # gone in the meantime: the application hears of that
             return True
+        if why is not None:
+            update.reject(why)
+        return why is None
+
+    def _why_foreign(self, version: Update | Snapshot) -> HeddleError | None:
+        """None: its features and its kind are among those that the application takes."""
+        foreign = [] if self._accepts is None else sorted(set(version.features) - self._accepts)
+        if version.kind not in self.kinds:
+            what, wanted, foreign = "is of a kind that", " ".join(self.kinds), [version.kind]
+        else:
+            what, wanted = "has what", " ".join(sorted(self._accepts or ())) or "a plain LoRA"
         if not foreign:
-            return True
-        message = f"{update.tag} has what this engine cannot load: {' '.join(foreign)}"
-        wanted = " ".join(sorted(self._accepts or ())) or "a plain LoRA"
-        update.reject(_native.error("unsupported_feature", message, phase="stage", expected=wanted,
-                                    found=" ".join(foreign)))
-        return False
+            return None
+        return _native.error("unsupported_feature", f"{version.tag} {what} this engine cannot load: "
+                             f"{' '.join(foreign)}", phase="stage", expected=wanted, found=" ".join(foreign))
 
     def _say(self, what: str, call: Any, adapter: str, version: int, *args: Any) -> bool:
         name = _native.c_text(adapter)
@@ -355,19 +383,12 @@ class Worker(Handle):
 
     def _hold(self, adapter: str, version: int, where: str = "") -> Hold:
         place, name = ffi.new("heddle_snapshot_t **"), _native.c_text(adapter)
-        self._forget_holds()
+        forget(self._holds)
         with self._lock:
             if not self._app:
                 self._drain()           # events need not be read: lost ones are nothing to log
             _native.check(lib.heddle_worker_acquire(self._live(), name, version, place))
         return Hold(self, place[0], where)
-
-    def _forget_holds(self) -> None:
-        """Those whose last view has gone: views that other libraries hold are not reported."""
-        for hold in list(self._holds):
-            hold.tidy()
-            if hold.is_over:
-                self._holds.discard(hold)
 
     def acquire(self, adapter: str, version: int | None = None) -> Snapshot:
         """A hold on the active version (None), or on a given one while it is here.  `with` releases it.
@@ -400,13 +421,15 @@ class Worker(Handle):
         With apply="app" another thread or task answers the updates meanwhile.  Raises Deadline,
         which names the adapters and why: an update without an answer, what a version failed or is
         stale for, a broker that is away; RolloutFailed (version_lost) instead where no process holds the
-        active version any more.  Raises Denied after 5 s in which the broker refuses the key; the
-        worker goes on trying, and joins when the key is added.
+        active version any more.  Raises Closed when the worker was drained and has left.  Raises Denied after
+        5 s in which the broker refuses the key; the worker goes on trying, and joins when the key is added.
         """
         until = Until(timeout)
         while True:
             self._drain()
             self._check_refused()
+            if self._has_left:
+                raise self._gone()
             if (denied := self._denied()) and time.monotonic() >= self._alone_since + _ALONE_S:
                 raise denied
             found = {name: self.current(name) for name in self.adapters}
@@ -416,6 +439,11 @@ class Worker(Handle):
             if until.over:
                 raise self._not_current(lacking, timeout)
             self._poll(self._fd, self._heard(until.left(_SLICE)))
+
+    def _gone(self) -> Closed:
+        return Closed("this worker was drained and has left: no version comes any more", code="closed",
+                      exit=2, **self._where(), hint="open another one; acquire() serves what is here until "
+                                                    "close()")
 
     def _denied(self) -> HeddleError | None:
         """While not admitted: the last refusal, where it is one of the key."""
@@ -488,12 +516,23 @@ class Worker(Handle):
         """
         until = Until(timeout)
         with self._lock:
+            self._wants_to_leave = True
             _native.check(lib.heddle_worker_drain(self._live()))
         while True:
             self._drain()
             if self._has_left or until.over:
                 return self._has_left
             self._poll(self._fd, until.left(_SLICE))
+
+    @property
+    def left(self) -> bool:
+        """It was drained, by drain() or by an operator's `heddle drain`, and has left for good: updates() has
+        ended, and what is here stays until close().  Any thread.
+        """
+        with self._lock:
+            if not self._is_closed:
+                self._drain()           # events need not be read
+            return self._has_left
 
     # -- for people ------------------------------------------------------------------------------------------
 
@@ -507,7 +546,7 @@ class Worker(Handle):
             self._drain()               # `joined` is from events, which may be unread
             _native.check(lib.heddle_worker_stats(self._live(), told))
         counters: dict[str, Any] = _native.take_json(told)
-        self._forget_holds()
+        forget(self._holds)
         held = sorted((hold.described() for hold in list(self._holds)),
                       key=lambda h: (h["adapter"], h["version"]))
         return {**counters, "joined": self._joined, "held": held}

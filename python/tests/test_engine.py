@@ -11,13 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from collections import deque
 
 import pytest
 
 import heddle
-from conftest import BIN, FIXTURES, Process, until
+from conftest import BIN, FIXTURES, ROOT, Process, until
 from engine_double import LOADS, UNLOADS, Double, metrics
 from heddle.engine.exports import Exports
 from heddle.engine.plan import Kind, Load, Unload
@@ -106,6 +107,17 @@ def made(tmp_path):
                             place], check=True, stdout=subprocess.DEVNULL)
         return place
     return make
+
+
+def test_a_plug_whose_worker_was_drained_ends(plugs, doubles, publisher, adapter, made):
+    plug = plugs(doubles("vllm"))
+    with heddle.Worker(adapters=[adapter], apply="auto") as w, heddle.Admin() as adm:
+        until(lambda: w.stats()["joined"], "it is there when the version is announced")
+        publisher.publish_dir(made(1)).wait(min=2)
+        adm.drain(worker_of(adapter))
+        assert plug.process.wait(60) == 0
+        assert adm.workers(worker_of(adapter))[0].state == "left"
+    assert "was drained" in plug.log.read_text()
 
 
 def worker_of(adapter):
@@ -681,6 +693,52 @@ def test_counters(plugs, doubles, publisher, adapter, made):
     assert 0 < float(values[f'heddle_engine_load_seconds_total{{server="{double.url}"}}']) < 60
 
 
+def test_a_real_prometheus_reads_the_counters(plugs, doubles, publisher, adapter, made, tmp_path):
+    """Debian's, where tools/setup test has put it."""
+    ours = f"{ROOT / 'build/prometheus/usr/bin'}:{os.environ['PATH']}"
+    programs = {name: shutil.which(name, path=ours) for name in ("prometheus", "promtool")}
+    if None in programs.values():
+        pytest.skip("there is no prometheus; tools/setup test gets it")
+    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
+        port, own = a.getsockname()[1], b.getsockname()[1]
+    double = doubles("vllm")
+    plug = plugs(double, "--metrics", port)
+    publisher.publish_dir(made(1)).wait(min=1)
+    plug.wait("activate.done")
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read()
+    checked = subprocess.run([programs["promtool"], "check", "metrics"], input=text, capture_output=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+    (tmp_path / "prometheus.yml").write_text(json.dumps({
+        "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
+        "scrape_configs": [{"job_name": "engine", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]}))
+
+    def values(expression):
+        query = urllib.parse.urlencode({"query": expression})
+        with contextlib.suppress(OSError):
+            answer = urllib.request.urlopen(f"http://127.0.0.1:{own}/api/v1/query?{query}", timeout=10)
+            return {tuple(sorted(r["metric"].items())): r["value"][1]
+                    for r in json.load(answer)["data"]["result"]}
+        return {}
+
+    with open(tmp_path / "prometheus.log", "w") as log:
+        server = subprocess.Popen([programs["prometheus"], f"--config.file={tmp_path / 'prometheus.yml'}",
+                                   f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+                                   f"--web.listen-address=127.0.0.1:{own}"],
+                                  stdout=log, stderr=log)
+    try:
+        until(lambda: list(values("up").values()) == ["1"], "Prometheus has scraped the plug")
+        assert values(f'heddle_engine_loads_total{{server="{double.url}"}}').popitem()[1] == "1"
+        assert values(f'heddle_engine_active_version{{adapter="{adapter}"}}').popitem()[1] == "1"
+        publisher.publish_dir(made(2)).wait(min=1)
+        until(lambda: list(values("heddle_engine_active_version").values()) == ["2"], "and the next version")
+        named = {line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")}
+        seen = {dict(series)["__name__"] for series in values('{__name__=~"heddle_engine_.+"}')}
+        assert seen <= named and "heddle_engine_up" in seen
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def test_one_process_exports_an_adapter_into_a_directory(plugs, doubles, tmp_path):
     double = doubles("vllm")
     plug = plugs(double)
@@ -722,6 +780,43 @@ def test_usage(args, what, tmp_path):
     assert done.returncode == failure["error"]["exit"] == code and not failure["ok"], done.stderr
     assert what in failure["error"]["message"] and failure["error"]["hint"], failure
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args, code", [
+    (["--nosuch"], "usage"), (["--export", "X"], "usage"),
+    (["--export", "X", "--vllm", "http://127.0.0.1:9", "--data-device", "nosuch0"], "internal")])
+def test_a_failure_is_a_line_of_the_log_in_its_format(args, code, tmp_path):
+    plug = [sys.executable, "-m", "heddle.engine",
+            *(a.replace("X", str(tmp_path)) if a == "X" else a for a in args)]
+    done = subprocess.run([*plug, "--log-format", "json"], capture_output=True, text=True, timeout=30,
+                          cwd=tmp_path)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode in (2, 9) and not done.stdout
+    assert [set(line) for line in lines] == [{"at", "level", "event", "text"}], done.stderr
+    assert lines[0]["level"] == "error" and lines[0]["event"] == "process.failed"
+    assert f"heddle.engine: {code}: " in lines[0]["text"] and "; hint: " in lines[0]["text"]
+    done = subprocess.run([*plug, "--log-format=journal"], capture_output=True, text=True, timeout=30,
+                          cwd=tmp_path)
+    assert done.stderr.startswith(f"<3>process.failed: heddle.engine: {code}: "), done.stderr
+
+
+def test_a_warning_of_python_is_a_line_of_the_log_in_its_format():
+    code = ("import sys, warnings; from heddle.engine import __main__ as plug\n"
+            "class Program:\n"
+            "    def __init__(self, options): warnings.warn('two\\nlines', RuntimeWarning)\n"
+            "    def run(self): pass\n"
+            "plug.Program = Program\n"
+            "sys.exit(plug.main(['--export', 'x', '--log-format', sys.argv[1]]))")
+    said = {}
+    for how in ("text", "json", "journal"):
+        done = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0 and len(done.stderr.splitlines()) == 1, done.stderr
+        said[how] = done.stderr
+    line = json.loads(said["json"])
+    assert (line["level"], line["event"]) == ("warn", "python.warning"), line
+    assert line["text"].startswith("RuntimeWarning: two lines ("), line
+    assert " warn  python.warning RuntimeWarning: two" in said["text"], said
+    assert said["journal"].startswith("<4>python.warning: RuntimeWarning: two lines ("), said
 
 
 def test_a_broker_that_does_not_answer_is_named(doubles, tmp_path):

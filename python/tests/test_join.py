@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 from conftest import BIN, until
@@ -37,3 +38,37 @@ def test_a_worker_joins_by_one_string(broker, adapter, tmp_path, monkeypatch):
     with pytest.raises(heddle.HeddleError) as both:
         heddle.Worker(broker.endpoint, adapters=[adapter], join=made["join"])
     assert both.value.code == "usage" and "join" in str(both.value)
+
+
+def test_the_variable_does_not_reach_children(broker, adapter, tmp_path):
+    made = json.loads(subprocess.run(
+        [BIN / "heddle", "invite", "--role", f"worker:{adapter}", "-q", "-o", "json"], check=True,
+        stdout=subprocess.PIPE).stdout)
+    environment = {name: value for name, value in os.environ.items() if name != "HEDDLE_BROKER"}
+    program = """
+import os, subprocess, sys
+import heddle
+for name in "12":           # the second one needs it as well
+    with heddle.Worker(adapters=[sys.argv[1]], name=sys.argv[1][-24:] + name, apply="auto") as w:
+        while w.stats()["joined"] is None:
+            next(w.updates(timeout=0.1), None)
+print(subprocess.run(["env"], stdout=subprocess.PIPE, text=True).stdout, dict(os.environ))
+"""
+    told = subprocess.run([sys.executable, "-c", program, adapter], check=True, stdout=subprocess.PIPE,
+                          text=True, env={**environment, "HEDDLE_JOIN": made["join"],
+                                          "HEDDLE_KEYS": str(tmp_path / "ring")}).stdout
+    assert "HEDDLE_KEYS" in told and made["join"][20:60] not in told and "HEDDLE_JOIN" not in told
+
+
+@pytest.mark.parametrize("how", [{"broker": "{}"}, {"adapters": ["{}"]}, {"name": "{}"},
+                                 {"labels": {"a": "{} b"}}, {"accepts": ["{}"]}, {"host_share": "{}"}])
+def test_an_error_does_not_repeat_a_string_that_came_where_none_is_expected(adapter, how):
+    secret = "heddle-join-1:" + "pQ5-_x" * 40
+
+    def filled(given):
+        if isinstance(given, dict):
+            return {key: filled(value) for key, value in given.items()}
+        return [filled(v) for v in given] if isinstance(given, list) else given.format(secret)
+    with pytest.raises(heddle.HeddleError) as e:
+        heddle.Worker(**{"adapters": [adapter], **filled(how)})
+    assert secret[20:40] not in str(e.value) and secret[20:40] not in repr(e.value)

@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "json.md").read_text()
 KINDS = {"error": r.Reason, "rollout": r.RolloutInfo, "missing": r.Lacking, "adapter": r.AdapterInfo,
          "version": r.VersionInfo,
          "copy": r.Copy, "source": r.Source, "worker": r.WorkerInfo, "subscription": r.Subscription,
-         "status": r.Status,
+         "status": r.Status, "brokers": r.Brokers,
          "wait": r.WaitResult, "activate": r.ActivateResult, "verify": r.VerifyResult, "events": r.Event}
 
 
@@ -98,6 +98,7 @@ def test_answers_are_those_of_the_command_line(broker, adapter):
         covers(told("versions", f"{adapter}@1")["versions"], plain(adm.versions(f"{adapter}@1")), "version")
         covers(told("workers", "told")["workers"], plain(adm.workers("told")), "workers")
         covers(told("adapters")["adapters"], plain(adm.adapters()), "adapters")
+        covers(told("brokers"), plain(adm.brokers()), "brokers")
         covers(told("status"), plain(adm.status()), "status")
         covers(told("wait", adapter), plain(adm.wait(adapter)), "wait")
         covers(told("verify", adapter), plain(adm.verify(adapter)), "verify")

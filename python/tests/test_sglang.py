@@ -5,6 +5,7 @@ and when the plugin is off.  tests/engines/inside_sglang.py runs them in a real 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 import types
@@ -17,7 +18,7 @@ from conftest import PATIENCE
 from heddle import _inside, _ranks
 from heddle.sglang import leader, loading, plugin, scale, seams
 from test_rank_link import slot_of
-from update_double import Update
+from update_double import Cluster, Update
 
 # -- an adapter as SGLang reads it ---------------------------------------------------------------------------
 
@@ -237,10 +238,13 @@ class Play:
     """The ranks and Heddle's worker, and SGLang's manager: each notes what it is asked for."""
 
     def __init__(self):
-        self.log, self.wrong, self.is_wanted, self.is_over = [], {}, True, False
+        self.log, self.wrong, self.is_wanted, self.is_over, self.left = [], {}, True, False, False
         self.hellos, self.lost = [{"rank": 0, "pid": 1}], None
         self.manager = Manager(self.log)
-        self.queue = asyncio.Queue()
+        self.queue, self.cluster = asyncio.Queue(), Cluster()
+
+    def _why_foreign(self, found):
+        return None
 
     def stage(self, tag, slot, *, name):
         self._do("STAGE", tag, slot, name)
@@ -317,9 +321,10 @@ def sglang(monkeypatch):
 def play(story):
     async def run():
         playing, faults = Play(), []
-        made = leader.Leader(playing.manager, playing, {"policy": ("policy", "miles_lora")}, lambda: playing)
+        made = leader.Leader(playing.manager, playing, {"policy": ("policy", "miles_lora")}, lambda: playing,
+                             places=3, open_admin=lambda: playing.cluster)
         playing.manager.leader = made
-        await made.start()
+        await made.start(lambda: None)
         asyncio.get_running_loop().set_exception_handler(lambda _, what: faults.append(what))
         await story(Story(playing, made))
         await made.stop()
@@ -348,7 +353,8 @@ def test_a_version_is_served_when_sglang_has_it():
         assert (await s.ask("policy")).lora_path == "policy@2"
         (told,) = s.made.status()["adapters"]
         assert told == {"name": "policy", "active": "policy@2:abc",
-                        "served": ["policy@1:abc", "policy@2:abc"], "staged": [], "leaving": []}
+                        "served": ["policy@1:abc", "policy@2:abc"], "staged": [], "leaving": [],
+                        "fetched": []}
     play(story)
 
 
@@ -669,6 +675,52 @@ def test_each_answer_says_its_tag():
     play(story)
 
 
+def test_a_kept_version_is_fetched_at_its_first_request():
+    async def story(s):
+        await s.active(9)
+        s.play.cluster.states = {7: "kept"}
+        one, two = await asyncio.gather(s.ask("policy@7"), s.ask(["policy@7", None, "policy"]))
+        assert s.log[-3:] == [("STAGE", "policy@7:abc", "memory of 7", "policy@7"),
+                              ("COMMIT", "policy@7:abc"), ("load", "policy@7")], "once"
+        assert one.lora_path == "policy@7" and two.lora_path == ["policy@7", None, "policy@9"]
+        assert s.made.told_of(one.lora_id) == "policy@7:abc"
+        assert s.made.status()["adapters"][0]["fetched"] == ["policy@7:abc"]
+        assert (await s.ask("policy")).lora_path == "policy@9"
+    play(story)
+
+
+@pytest.mark.parametrize("states, words", [({}, "policy@7 was never published"),
+                                           ({7: "retired"}, "policy@7 is retired"),
+                                           ({7: "staged"}, "policy@7 is staged")])
+def test_what_is_not_kept_is_an_error_of_that_request(states, words):
+    async def story(s):
+        await s.active(9)
+        s.play.cluster.states = states
+        with pytest.raises(ValueError, match=f"policy@7 is not served here, and cannot be fetched: {words}"):
+            await s.ask("policy@7")
+        assert list(s.registry.refs) == ["policy@9"]
+    play(story)
+
+
+def test_a_fetched_version_gives_its_place_when_sglang_counts_no_request(monkeypatch):
+    """One place beside those of the active version and the one before."""
+    monkeypatch.setattr(_inside.leader, "IDLE_S", 0.05)
+
+    async def story(s):
+        await s.active(9)
+        s.play.cluster.states = {1: "kept", 2: "kept"}
+        obj = await s.ask("policy@1")
+        await asyncio.sleep(0.06)
+        with pytest.raises(ValueError, match="in use by requests"):
+            await s.ask("policy@2")
+        s.end(obj)
+        await asyncio.sleep(0.06)
+        assert (await s.ask("policy@2")).lora_path == "policy@2"
+        assert ("unload", "policy@1") in s.log and ("DROP", "policy@1:abc") in s.log
+        assert sorted(s.registry.refs) == ["policy@2", "policy@9"]
+    play(story)
+
+
 # -- a rank --------------------------------------------------------------------------------------------------
 
 class FusedMoEWithLoRA:
@@ -885,6 +937,29 @@ def test_it_begins_with_the_server_and_ends_with_it(monkeypatch, caplog):
     assert "--max-loras-per-batch 2" in caplog.messages[0] and "--max-loaded-loras 1" in caplog.messages[1]
     assert "heddle: on, for policy" in caplog.messages[2]
     assert rank.receive() is None, "it is closed with the server"
+    rank.close()
+    listener.close()
+
+
+def test_a_server_whose_worker_was_drained_ends_as_a_service_manager_ends_it(monkeypatch):
+    monkeypatch.setenv("HEDDLE_ADAPTERS", "policy")
+    monkeypatch.setenv("HEDDLE_BROKER", "tcp://127.0.0.1:7700")
+    listener, playing, ended = _ranks.listen(), [], []
+    monkeypatch.setattr(plugin, "_listener", listener)
+    monkeypatch.setattr(plugin, "open_worker", lambda: playing.append(Play()) or playing[0])
+    rank = _ranks.connect(listener.name, {"instance": loading.INSTANCE, "rank": 0, "pid": 5})
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, ended.append, "SIGTERM")    # as SGLang's own
+        await plugin._start(server_of())
+        playing[0].left = True
+        playing[0].queue.put_nowait(None)
+        await until(lambda: ended)
+        loop.remove_signal_handler(signal.SIGTERM)
+        await plugin._stop()
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert ended == ["SIGTERM"]
     rank.close()
     listener.close()
 

@@ -57,7 +57,11 @@ class Engine:
         self.lora_id_counter = self.output_processor = self
         self.request_states = {}
         self.hellos, self.lost = [{"rank": 0, "pid": 1}], None
-        self.is_over, self.gate = False, None
+        self.is_over, self.gate, self.left, self.ends = False, None, False, 0
+        self.lora_resolvers, self.cluster = [], update_double.Cluster()
+
+    def _why_foreign(self, found):
+        return heddle.BadAdapter("no", code="unsupported_feature") if found.features else None
 
     def inc(self, by):
         self._last += by
@@ -99,6 +103,9 @@ class Engine:
     def stats(self):
         return {"joined": {"token": 1}}
 
+    def end(self):                              # of the server
+        self.ends += 1
+
     def close(self):                            # of the ranks, and then of the worker
         self.is_over = True
 
@@ -110,8 +117,9 @@ def play(story):
     async def run():
         engine = Engine()
         engine.queue = asyncio.Queue()
-        made = leader.Leader(engine, engine, engine, ["policy"], lambda: engine)
-        await made.start()
+        made = leader.Leader(engine, engine, engine, ["policy"], lambda: engine, places=4,
+                             open_admin=lambda: engine.cluster)
+        await made.start(engine.end)
         asyncio.get_running_loop().set_exception_handler(lambda _, what: engine.faults.append(what))
 
         async def say(phase, version, digest="abc"):
@@ -148,7 +156,7 @@ def test_a_version_is_served_when_the_engine_has_it():
         assert "policy@2" not in engine.lora_requests
         (told,) = made.status()["adapters"]
         assert told == {"name": "policy", "active": "policy@1:abc", "served": ["policy@1:abc"],
-                        "staged": ["policy@2:abc"], "leaving": []}
+                        "staged": ["policy@2:abc"], "leaving": [], "fetched": []}
     play(story)
 
 
@@ -413,6 +421,201 @@ def test_other_paths_are_loaded_as_ever():
     play(story)
 
 
+async def ask(engine, name):
+    """What vLLM does with a request's name: the request, or the status of the error."""
+    if name not in engine.lora_requests:
+        (resolver,) = engine.lora_resolvers
+        try:
+            request = await resolver.resolve_lora("base", name)
+        except Exception as e:
+            return e.status_code
+        if request is None:
+            return 404
+        request.lora_int_id = engine.inc(1)
+        await engine.add_lora(request)
+        engine.lora_requests[name] = request
+    return engine.lora_requests[name]
+
+
+@pytest.fixture
+def fastapi(monkeypatch):
+    class HTTPException(Exception):
+        def __init__(self, status_code, detail):
+            super().__init__(detail)
+            self.status_code = status_code
+    module = types.ModuleType("fastapi")
+    module.HTTPException = HTTPException
+    monkeypatch.setitem(sys.modules, "fastapi", module)
+
+
+def test_a_kept_version_is_fetched_at_its_first_request():
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states = {7: "kept"}
+        engine.cluster.gate = asyncio.Event()
+        asking = [asyncio.create_task(ask(engine, "policy@7")) for _ in range(3)]
+        await until(lambda: ("fetch", "policy@7:abc") in engine.cluster.log)
+        asking.pop().cancel()                   # its client hangs up
+        await active(say, 10)                   # nothing waits for it
+        engine.cluster.gate.set()
+        one, two = await asyncio.gather(*asking)
+        assert one is two is engine.lora_requests["policy@7"] and one.lora_name == "policy@7"
+        assert one.lora_path == "heddle://policy@7"
+        staged = [entry for entry in engine.log if "policy@7:abc" in entry]
+        assert staged == [("STAGE", "policy@7:abc", "memory of 7", "policy@7", one.lora_int_id),
+                          ("COMMIT", "policy@7:abc")], "once"
+        assert engine.lora_requests["policy"].lora_name == "policy@10"
+        (told,) = made.status()["adapters"]
+        assert told["fetched"] == ["policy@7:abc"] and told["active"] == "policy@10:abc"
+        assert told["served"] == ["policy@7:abc", "policy@9:abc", "policy@10:abc"]
+        assert [what for what, _ in engine.cluster.log].count("fetch") == 1
+        await load(engine, "mine", "heddle://policy@7")
+        assert engine.lora_requests["mine"] is one
+    play(story)
+
+
+def test_a_clients_path_is_fetched_too():
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states = {7: "active"}
+        await load(engine, "mine", "heddle://policy@7")
+        assert engine.lora_requests["mine"].lora_name == "policy@7"
+        assert engine.lora_requests["mine"] is engine.lora_requests["policy@7"]
+    play(story)
+
+
+@pytest.mark.parametrize("name, why, status", [
+    ("policy@7", "staged", 404), ("policy@7", "retired", 404), ("policy@8", None, 404),
+    ("policy@7", heddle.Unavailable("no broker", code="unavailable"), 503), ("other@7", "kept", 404),
+    ("policy@07", "kept", 404), ("policy@x", "kept", 404), ("policy@", "kept", 404), ("a text", "kept", 404),
+    ("policy@7:abc", "kept", 404), ("policy@" + "1" * 20, "kept", 404)])
+def test_what_is_not_kept_is_not_found(name, why, status, fastapi):
+    async def story(engine, made, say):
+        await active(say, 9)
+        if isinstance(why, Exception):
+            engine.cluster.wrong = why
+        elif why is not None:
+            engine.cluster.states = {7: why}
+        before = list(engine.log)
+        assert await ask(engine, name) == status
+        assert engine.log == before and "fetch" not in [what for what, _ in engine.cluster.log]
+        assert sorted(engine.lora_requests) == ["policy", "policy@9"]
+    play(story)
+
+
+@pytest.mark.parametrize("wrong, gone", [("STAGE", False), ("COMMIT", True), ("add_lora", True),
+                                         ("features", None)])
+def test_what_the_engine_refuses_is_not_kept_here(wrong, gone, fastapi):
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states = {7: "kept"}
+        before = list(engine.log)
+        if wrong == "features":
+            engine.cluster.features = ("dora",)
+        else:
+            engine.wrong = {wrong: RuntimeError("too large")}
+        assert await ask(engine, "policy@7") == 400
+        assert sorted(engine.lora_requests) == ["policy", "policy@9"]
+        assert (("DROP", "policy@7:abc") in engine.log) is bool(gone)
+        assert gone is not None or engine.log == before
+        engine.wrong, engine.cluster.features = {}, ()
+        assert (await ask(engine, "policy@7")).lora_name == "policy@7"
+    play(story)
+
+
+def test_a_fetched_version_gives_its_place_to_another_when_no_request_uses_it(monkeypatch, fastapi):
+    """Two places beside those of the active version and the one before."""
+    monkeypatch.setattr(_inside.leader, "IDLE_S", 0.05)
+
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states = dict.fromkeys((1, 2, 3, 4), "kept")
+        for version in (1, 2):
+            await ask(engine, f"policy@{version}")
+        assert await ask(engine, "policy@3") == 503, "both were used a moment ago"
+        engine.request_states[5] = types.SimpleNamespace(lora_request=engine.lora_requests["policy@1"])
+        await asyncio.sleep(0.06)
+        assert (await ask(engine, "policy@3")).lora_name == "policy@3"
+        assert sorted(engine.lora_requests) == ["policy", "policy@1", "policy@3", "policy@9"]
+        assert ("DROP", "policy@2:abc") in engine.log
+        engine.lora_requests["mine"] = LoRARequest("mine", 9, "heddle://policy@3")
+        await asyncio.sleep(0.06)
+        assert await ask(engine, "policy@4") == 503, "one is in the engine, and one has a client's name"
+        engine.request_states.clear()
+        await asyncio.sleep(0.06)
+        assert (await ask(engine, "policy@4")).lora_name == "policy@4"
+        assert "policy@1" not in engine.lora_requests
+    play(story)
+
+
+@pytest.mark.parametrize("why", ["retired", "away"])
+def test_a_fetched_version_goes_when_it_is_kept_no_longer(why, monkeypatch):
+    monkeypatch.setattr(_inside.leader, "WATCH_S", 0.01)
+
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states = {7: "kept"}
+        await ask(engine, "policy@7")
+        if why == "away":
+            engine.cluster.wrong = heddle.Unavailable("no broker", code="unavailable")
+            asked = len(engine.cluster.log)
+            await until(lambda: len(engine.cluster.log) > asked + 2)
+            assert "policy@7" in engine.lora_requests
+            engine.cluster.wrong = None
+        engine.cluster.states = {7: "retired"}
+        await until(lambda: ("DROP", "policy@7:abc") in engine.log)
+        assert sorted(engine.lora_requests) == ["policy", "policy@9"]
+        await until(lambda: not made._is_watching)
+        engine.cluster.states = {7: "kept"}
+        assert (await ask(engine, "policy@7")).lora_name == "policy@7"
+        assert made._is_watching
+    play(story)
+
+
+def test_a_fetched_version_that_becomes_active_is_as_any_other():
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states = {7: "kept"}
+        await ask(engine, "policy@7")
+        await active(say, 7)
+        assert sum("policy@7:abc" in entry and entry[0] == "STAGE" for entry in engine.log) == 1
+        assert engine.lora_requests["policy"].lora_name == "policy@7"
+        assert made.status()["adapters"][0]["fetched"] == []
+        await active(say, 9)
+        await say("retired", 7)
+        await until(lambda: ("DROP", "policy@7:abc") in engine.log)
+        assert sorted(engine.lora_requests) == ["policy", "policy@9"]
+    play(story)
+
+
+def test_only_so_many_versions_are_fetched_at_a_time(monkeypatch, fastapi):
+    monkeypatch.setattr(_inside.kept, "FETCHES_MAX", 1)
+
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states, engine.cluster.gate = {1: "kept", 2: "kept"}, asyncio.Event()
+        asking = asyncio.create_task(ask(engine, "policy@1"))
+        await until(lambda: ("fetch", "policy@1:abc") in engine.cluster.log)
+        assert await ask(engine, "policy@2") == 503
+        engine.cluster.gate.set()
+        await asking
+        assert (await ask(engine, "policy@2")).lora_name == "policy@2"
+    play(story)
+
+
+def test_the_end_does_not_wait_for_a_fetch():
+    async def story(engine, made, say):
+        await active(say, 9)
+        engine.cluster.states, engine.cluster.gate = {1: "kept"}, asyncio.Event()
+        asking = asyncio.create_task(ask(engine, "policy@1"))
+        await until(lambda: ("fetch", "policy@1:abc") in engine.cluster.log)
+        await made.stop()
+        assert engine.cluster.is_closed
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    play(story)
+
+
 def test_a_worker_that_cannot_open_leaves_nothing():
     async def run():
         engine = Engine()
@@ -420,7 +623,7 @@ def test_a_worker_that_cannot_open_leaves_nothing():
         made = leader.Leader(engine, engine, engine, ["policy"], lambda: engine._do("open"))
         engine.wrong = {"open": heddle.HeddleError("no UCX")}
         with pytest.raises(heddle.HeddleError, match="no UCX"):
-            await made.start()
+            await made.start(engine.end)
         assert engine.is_over and engine.lora_requests is names
     before = threading.active_count()
     asyncio.run(run())
@@ -435,8 +638,39 @@ def test_a_worker_that_ends_is_in_the_status():
             raise heddle.Denied("the key was taken back")
             yield
         assert made.status()["error"] is None
-        await made._follow(types.SimpleNamespace(updates=refused))
-        assert "the key was taken back" in made.status()["error"]
+        await made._follow(types.SimpleNamespace(updates=refused), engine.end)
+        assert "the key was taken back" in made.status()["error"] and engine.ends == 0
+    play(story)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_server_whose_worker_was_drained_ends_when_no_request_uses_a_version(is_busy, caplog, monkeypatch):
+    if is_busy:                                 # for ever, too
+        monkeypatch.setattr(_inside.leader, "END_S", 0.05)
+
+    async def story(engine, made, say):
+        await active(say, 1)
+        made._versions["policy@1"].uses = 1
+        engine.left = True
+        engine.queue.put_nowait(None)           # updates() ends
+        await until(lambda: made.has_left)
+        told = made.status()
+        assert not told["ready"] and "was drained" in told["error"], "a balancer sends no more"
+        assert told["adapters"][0]["active"] == "policy@1:abc", "what is here is served"
+        if not is_busy:
+            await asyncio.sleep(0.02)
+            assert engine.ends == 0
+            made._versions["policy@1"].uses = 0
+        await until(lambda: engine.ends)
+        assert engine.ends == 1 and "this server ends" in caplog.text
+    play(story)
+
+
+def test_a_worker_that_is_closed_ends_no_server():
+    async def story(engine, made, say):
+        engine.queue.put_nowait(None)
+        await until(lambda: len(made._tasks) == 1)      # the one that tidies
+        assert engine.ends == 0 and made.status()["error"] is None
     play(story)
 
 
@@ -664,7 +898,7 @@ def engine_of(**changes):
     """What vLLM hands to init_state, with changes: (engine, state, args)."""
     parallel = types.SimpleNamespace(world_size=1, data_parallel_size=1)
     config = types.SimpleNamespace(instance_id="abc", parallel_config=parallel,
-                                   lora_config=types.SimpleNamespace(max_loras=1))
+                                   lora_config=types.SimpleNamespace(max_loras=1, max_cpu_loras=None))
     models = types.SimpleNamespace(lora_requests={}, lora_id_counter=1,
                                    is_base_model=lambda name: name == "base")
     engine = types.SimpleNamespace(vllm_config=config, add_lora=None, remove_lora=None,
@@ -751,6 +985,7 @@ class Feed:
 
     def __init__(self):
         self.there, self.log, self.is_wanted, self.lora_requests, self.is_over = [], [], True, {}, False
+        self.left = False
 
     async def updates(self, timeout):
         while self.there:
@@ -850,6 +1085,21 @@ def test_an_engine_without_a_server_takes_versions_between_calls(feed):
             call(0)
     with pytest.raises(heddle.Unavailable, match="they connect once"):
         heddle.vllm.attach(llm)
+
+
+def test_an_engine_without_a_server_says_that_its_worker_was_drained(feed):
+    rank = Rank(feed.name, 0, [])
+    with heddle.vllm.attach(LLM([])) as versions:
+        one(feed, "arrived", 1)
+        one(feed, "commit", 1)
+        feed.left = True                        # after what it told
+        with pytest.raises(heddle.Closed, match="was drained"):
+            versions.poll()
+        assert versions.current("policy").lora_name == "policy@1" and rank, "what is loaded stays"
+        for call in (versions.poll, versions.wait_current):
+            with pytest.raises(heddle.Closed, match="was drained"):
+                call(0)
+    assert feed.is_over
 
 
 def test_an_asynchronous_engine_without_a_server(feed):

@@ -24,6 +24,7 @@ def matching(pattern):
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 TYPES = {
     "int": is_int,
+    "signed ms": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
     "ms": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0,
     "bool": lambda v: isinstance(v, bool),
     "text": lambda v: isinstance(v, str) and v != "",
@@ -39,12 +40,12 @@ TYPES = {
     "version_state": matching("staging|staged|active|kept|superseded|failed|retired|lost"),
     "worker_state": matching("ready|draining|left|lost"),
     "copy_state": matching("announced|fetching|arrived|staged|committed|active|kept|stale|failed"),
-    "event_type": matching(r"broker\.started|worker\.(joined|left|lost|fenced)|"
+    "event_type": matching(r"broker\.started|leader\.changed|worker\.(joined|left|lost|fenced)|"
                            r"writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
                            r"stage\.(started|done|failed)|activate\.(done|failed)|source\.(lost|bad|slow)|"
                            r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|invitation\.(made|used)|"
-                           r"store\.(refused|recovered)|verify\.failed|worker\.draining|gap"),
+                           r"store\.(refused|recovered)|verify\.failed|worker\.(draining|staying)|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"
                      "worker_alive|unchanged|step_back|"
                      "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|"
@@ -123,7 +124,7 @@ INVITATION = {"state": matching("open|used_up|ended|revoked"), "use_count": "int
               "ends_at": "at"}
 KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?",
        "session_count": "int",
-       "invitation": (INVITATION,)}
+       "invitation": (INVITATION,), "entered_by": "text?"}
 WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "int?",
         "phase": matching("staged|active"),
         "need_count": "int", "have_count": "int", "eligible_count": "int", "elapsed_ms": "ms",
@@ -137,6 +138,26 @@ DECIDED = {"from": "int?", "changed": "bool", "same_bytes": "bool", "held": "boo
            "bytes_moved": "int",
            "would_fetch": ["worker", {"worker": "name", "bytes": "int", "version": "int?"}],
            "would_fetch_bytes": "int?"}
+FACTS = {"host": "name", "heddle": "text",
+         "ucx": {"version": "text?", "library": "text?", "plugin": "text?", "error": (ERROR,)},
+         "data": ({"device": "text?", "addresses": "texts", "transports": "texts", "loopback": "bool",
+                   "elsewhere": "bool", "error": (ERROR,)},),
+         "memory": {"way": matching("shared|own"), "host_share": "text?", "available_bytes": "int?",
+                    "huge_pages": "text?", "shm_bytes": "int?", "error": (ERROR,)},
+         "limits": {"descriptors": "int?", "file_bytes": "int?"}, "network": {"congestion": "text?"},
+         "key": {"file": "text?", "public_key": "public_key?", "error": (ERROR,)},
+         "broker": {"endpoint": "text", "named": "bool", "heddle": "text?",
+                    "wire": ({"min": "int", "max": "int"},), "cluster": "name?",
+                    "state": "text?", "data_dir": "text?", "error": (ERROR,)},
+         "clock": ({"ahead_ms": "signed ms", "round_trip_ms": "ms"},),
+         "workers": ["name", {"name": "name", "host": "text?", "ucx": "text?", "addresses": "texts",
+                              "memory": matching("shared|own"), "memory_why": "text?", "relay_why": "text?",
+                              "reach": matching("yes|no|untested|unreadable"),
+                              "reach_ms": "ms?", "reach_why": "text?"}],
+         "listen": ({"endpoint": "text", "error": (ERROR,)},),
+         "disks": [None, {"option": "text", "path": "text", "free_bytes": "int?", "error": (ERROR,)}],
+         "invitation": ({"name": "name?", "roles": "texts?", "state": "text?", "use_count": "int?",
+                         "used_count": "int?", "ends_at": "at?", "error": (ERROR,)},)}
 KINDS = {
     "publish": {"adapter": "name", "version": "int?", "tag": "tag?", "digest": "digest?", "created": "bool?",
                 "reason": matching("replayed|unchanged"), "state": "version_state?", "step": "int?",
@@ -156,11 +177,22 @@ KINDS = {
                "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost",
                                                   "writers")},
                "adapters": ["name", ADAPTER]},
+    "brokers": {"cluster": "name", "epoch": "int",
+                "brokers": [None, {"endpoint": "text", "role": matching("leader|standby"),
+                                   "following": "bool?", "behind": "int?", "pid": "int",
+                                   "heddle": "text?"}],
+                "store": {"kind": matching("sqlite|etcd"), "place": "text",
+                          "state": matching("ready|unanswered|read_only"), "message": "text?",
+                          "revision": "int?", "seen_age_ms": "ms?", "registry_bytes": "int"}},
     "adapters": {"adapters": ["name", ADAPTER]},
     "check": {"status": matching("ok|warning|critical|unknown"), "adapter": "name?", "adapter_count": "int",
               "workers_ready": "int", "max_lag": "int", "age_ms": "ms?",
               "findings": [None, {"level": matching("warning|critical|unknown"), "name": "text",
                                   "adapter": "name?", "worker": "name?", "message": "text"}]},
+    "doctor": {"status": matching("ok|warning|critical"),
+               "findings": [None, {"level": matching("note|warning|critical"), "name": "text",
+                                   "worker": "name?", "what": "text", "why": "text", "mend": "text"}],
+               "checks": "texts", "facts": FACTS},
     "versions": {"adapter": "name", "versions": ["version", VERSION]},
     "version": {"adapter": "name", "versions": ["version", ONE_VERSION]},
     "workers": {"settling_ms": "int", "workers": ["name", WORKER]},
@@ -169,7 +201,7 @@ KINDS = {
     "rollback": WAIT | DECIDED | {"to": "int"},
     "resume": WAIT | DECIDED | {"version": "int?", "to": "int?"},
     "forget": {"adapter": "name", "version_count": "int", "dry_run": "bool"},
-    "drain": {"workers": ["name", WORKER]},
+    "drain": {"workers": ["name", WORKER], "dry_run": "bool", "cancel": "bool"},
     "pull": {"adapter": "name", "version": "int", "tag": "tag", "digest": "digest", "state": "version_state",
              "step": "int?", "data_bytes": "int", "tensor_count": "int", "path": "text", "elapsed_ms": "ms",
              "sources": ["name", SOURCE]},
@@ -178,19 +210,22 @@ KINDS = {
                                       "match": "bool", "exported_match": "bool?",
                                       "hash_ms": "ms?", "code": "code?"}]},
     "keys": {"keys": ["name", KEY]},
-    "key": {"changed": "bool", "key": KEY, "added_roles": "texts", "session_count": "int"},
+    "key": {"changed": "bool", "key": (KEY,), "added_roles": "texts", "session_count": "int",
+            "entered_count": "int?"},
     "invite": {"join": "text", "addresses": "texts", "loopback": "bool", "key": KEY},
     "keygen": {"public_key": "public_key", "file": "text", "created": "bool"},
     "context": {"file": "text", "in_use": "name?",
                 "contexts": ["name", {"name": "name", "in_use": "bool", "broker": "text",
                                       "broker_key": "text?", "key": "text?"}]},
+    "registry": {"action": matching("export|import"), "file": "text", "store": "text", "cluster": "name",
+                 "epoch": "int", "row_count": "int", "file_digest": "text"},
     "worker event": {"origin": matching("worker"), "seq": "int", "epoch": "int?", "at": "at",
                      "type": "event_type", "adapter": "name?",
                      "version": "int?", "worker": "name", "code": "code?", "message": "text?", "data": "map"},
     "event": {"seq": "int", "epoch": "int", "at": "at", "type": "event_type", "adapter": "name?",
               "version": "int?", "worker": "name?", "code": "code?", "message": "text?", "data": "map"},
-    "broker": {"role": matching("broker"), "pid": "int", "endpoint": "text", "cluster": "name",
-               "epoch": "int", "data_dir": "text",
+    "broker": {"role": matching("broker"), "leads": "bool", "pid": "int", "endpoint": "text",
+               "cluster": "name", "epoch": "int", "data_dir": "text",
                "wire": {"min": "int", "max": "int"}, "heddle": "text", "public_key": "public_key?",
                "http": "text?"},
     "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name",

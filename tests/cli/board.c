@@ -163,6 +163,11 @@ Test(board, an_adapter_opens_its_workers_and_a_worker_itself)
     board_worker(&board, &out);
     cr_assert(strstr(buf_text(&out), "worker      w10\n") && strstr(buf_text(&out), "version 8, 90 %"), "%s",
               buf_text(&out));
+    take(STATUS, "{\"workers\":[" WORKER(
+                     "w10", "4", "{\"name\":\"policy\",\"version\":7,\"note\":\"2.0 MB/s, its own\"}") "]}");
+    buf_clear(&out);
+    board_worker(&board, &out);
+    cr_assert(strstr(buf_text(&out), "  why       2.0 MB/s, its own\n"), "%s", buf_text(&out));
     take(STATUS, "{\"workers\":[]}");
     buf_clear(&out);
     board_worker(&board, &out);
@@ -218,4 +223,110 @@ Test(board, ten_thousand_workers_are_rows)
     cr_assert_eq(board.count, 10000);
     cr_assert_str_eq(board.rows[0].cells[0], "w9999");
     cr_assert_str_eq(board.rows[board.at].cells[0], "w0");
+}
+
+Test(board, what_is_wrong_has_room_on_a_narrow_screen)
+{
+    int widths[BOARD_COLUMNS];
+    keys("2");
+    board_widths(&board, 200, widths);
+    cr_assert_eq(widths[0], 7, "WORKER+ and not 20");
+    cr_assert_eq(widths[2], 8, "ADAPTER+");
+    cr_assert(widths[5] == 5 && widths[8] == 10 && widths[9] == 0 && widths[10] > 60, "no labels, no column");
+    board_widths(&board, 80, widths);
+    cr_assert(widths[7] == 0 && widths[8] == 0, "FETCHED and HEARTBEAT make room");
+    cr_assert_geq(widths[10], 20);
+    board_widths(&board, 20, widths);
+    cr_assert(widths[0] == 7 && widths[10] == 0);
+    keys("1");
+    board_widths(&board, 80, widths);
+    cr_assert(widths[1] == 8 && widths[7] > 0 && widths[8] == 0 && widths[9] == 0, "eight columns");
+}
+
+#define LABELLED(name, labels)                                                                               \
+    "{\"name\":\"" name "\",\"labels\":{" labels "},\"adapters\":[" SERVES("policy", "7", "null") "]}"
+
+Test(board, labels_have_a_column_where_a_worker_has_some)
+{
+    int widths[BOARD_COLUMNS];
+    buf_t out = {0};
+    keys("2<<");
+    cr_assert_str_eq(board_columns(board.view)[board.sort[board.view]].name, "HEARTBEAT",
+                     "an order by what is not shown is passed over");
+    take(STATUS, "{\"workers\":[" LABELLED("w1", "\"node\":\"gpu-7\",\"pod\":\"p2\"") "," LABELLED(
+                     "w2", "\"node\":\"gpu-8\",\"a\\u001b\":\"x\",\"odd\":7") "," LABELLED("w3", "") "]}");
+    keys(">");
+    cr_assert_str_eq(board_columns(board.view)[board.sort[board.view]].name, "LABELS");
+    board_widths(&board, 200, widths);
+    cr_assert_eq(widths[9], 18, "as wide as its cells");
+    board_widths(&board, 80, widths);
+    cr_assert(widths[9] == 0 && widths[10] >= 20, "which makes room first");
+    keys("/GPU-7");
+    cr_assert_str_eq(first_cells(), "*w1", "a filter looks there");
+    cr_assert_str_eq(board.rows[0].cells[9], "node=gpu-7 pod=p2");
+    board_key(&board, BOARD_ENTER, 10);
+    board_key(&board, BOARD_ENTER, 10);
+    board_worker(&board, &out);
+    cr_assert(strstr(buf_text(&out), "labels      node=gpu-7 pod=p2\n"), "%s", buf_text(&out));
+    board_key(&board, BOARD_ESCAPE, 10);
+    board_key(&board, BOARD_ESCAPE, 10);
+    keys("/w2");
+    cr_assert_str_eq(board.rows[0].cells[9], "node=gpu-8 a?=x +1",
+                     "cleaned, and counted where it is no text");
+    board_key(&board, BOARD_ENTER, 10);
+    board_key(&board, BOARD_ENTER, 10);
+    buf_clear(&out);
+    board_worker(&board, &out);
+    cr_assert(strstr(buf_text(&out), "labels      node=gpu-8 a?=x odd=7\n"), "%s", buf_text(&out));
+    board_key(&board, BOARD_ESCAPE, 10);
+    board_key(&board, BOARD_ESCAPE, 10);
+    keys("/w3");
+    board_key(&board, BOARD_ENTER, 10);
+    cr_assert_str_eq(board.rows[0].cells[9], "-");
+    board_key(&board, BOARD_ENTER, 10);
+    buf_clear(&out);
+    board_worker(&board, &out);
+    cr_assert_not(strstr(buf_text(&out), "labels"), "%s", buf_text(&out));
+    buf_fini(&out);
+}
+
+#define LONG_LABELS "\"node\":\"a-long-name-of-a-node\",\"pod\":\"a-long-name-of-a-pod\",\"zone\":\"east\""
+
+Test(board, a_filter_sees_what_its_cell_cuts)
+{
+    char why[300], list[400];
+    keys("2");
+    take(STATUS, "{\"workers\":[" LABELLED("w1", LONG_LABELS) "," LABELLED("w2", "\"zone\":\"west\"") "]}");
+    cr_assert_str_eq(board.rows[0].cells[9], "node=a-long-name-of-a-node +2");
+    keys("/zone=east");
+    cr_assert_str_eq(first_cells(), "*w1", "a label that is only counted");
+    board_key(&board, BOARD_ESCAPE, 10);
+    keys("/zone=");
+    cr_assert_str_eq(first_cells(), "*w1 w2");
+    board_key(&board, BOARD_ESCAPE, 10);
+    keys("/labels");
+    cr_assert_str_eq(first_cells(), "", "no word of ours");
+    board_key(&board, BOARD_ESCAPE, 10);
+
+    snprintf(why, sizeof why, "%0200d last words", 0);
+    snprintf(list, sizeof list,
+             "{\"workers\":[{\"name\":\"w3\",\"adapters\":[{\"code\":\"hook\",\"message\":\"%s\"}]}]}", why);
+    take(STATUS, list);
+    keys("/last words");
+    cr_assert_str_eq(first_cells(), "*w3", "the end of a reason");
+}
+
+Test(board, the_help_scrolls_and_any_other_key_ends_it)
+{
+    keys("?jj");
+    cr_assert(board.has_help);
+    cr_assert_eq(board.help_scroll, 2);
+    board_key(&board, BOARD_UP, 10);
+    cr_assert(board.has_help && board.help_scroll == 1 && board.at == 0);
+    keys("x");
+    cr_assert_not(board.has_help);
+    keys("h");
+    cr_assert(board.has_help && board.help_scroll == 0, "from its first line");
+    keys("q");
+    cr_assert(board.is_over);
 }

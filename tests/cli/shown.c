@@ -67,6 +67,37 @@ Test(shown, every_text_at_any_depth_is_settled_and_letters_stay)
     json_decref(v);
 }
 
+static void show_table(const common_t *c, json_t *answer)
+{
+    cli_table_t t;
+    (void)c, (void)answer;
+    table_fit((int)cli_integer(answer, "columns"));
+    table_init(&t, "WORKER", ">LAG", "+WHY");
+    table_row(&t, "w1", "12", "unavailable: no route to host 10.0.0.5");
+    table_row(&t, "w2", "0", "-");
+    table_print(&t);
+    table_fit(0);
+}
+
+/* In a frame the last column has the rest, and goes on below it; it is never cut. */
+Test(shown, a_reason_goes_on_where_the_table_is_too_wide)
+{
+    cr_assert_str_eq(
+        printed_by(show_table, "{\"columns\":0}", OUTPUT_TABLE),
+        "WORKER  LAG  WHY\nw1       12  unavailable: no route to host 10.0.0.5\nw2        0  -\n");
+    cr_assert_str_eq(
+        printed_by(show_table, "{\"columns\":80}", OUTPUT_TABLE),
+        "WORKER  LAG  WHY\nw1       12  unavailable: no route to host 10.0.0.5\nw2        0  -\n");
+    cr_assert_str_eq(printed_by(show_table, "{\"columns\":34}", OUTPUT_TABLE),
+                     "WORKER  LAG  WHY\nw1       12  unavailable: no route\n"
+                     "             to host 10.0.0.5\nw2        0  -\n");
+    cr_assert_str_eq(printed_by(show_table, "{\"columns\":24}", OUTPUT_TABLE),
+                     "WORKER  LAG  \nw1       12  \n    WHY  unavailable: no\n         route to host\n"
+                     "         10.0.0.5\nw2        0  \n");
+    cr_assert_str_eq(printed_by(show_table, "{\"columns\":9}", OUTPUT_TABLE),
+                     "WORKER  L\nw1       \nunavailab\nle: no\nroute to\nhost\n10.0.0.5\nw2       \n");
+}
+
 static void show_awaited(const common_t *c, json_t *a)
 {
     (void)c;

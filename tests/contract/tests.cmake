@@ -37,3 +37,21 @@ endforeach()
 
 set_property(TEST contract_transfer_ucx-rendezvous contract_process_ucx-rendezvous APPEND PROPERTY ENVIRONMENT
   "LSAN_OPTIONS=suppressions=${dir}/ucx-rendezvous.lsan:print_suppressions=0")
+
+# One suite against every store of the registry.
+add_executable(contract_store ${dir}/store.c)
+set_target_properties(contract_store PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_compile_options(contract_store PRIVATE -Wno-missing-prototypes)
+target_link_libraries(contract_store PRIVATE heddle_broker heddle_criterion)
+foreach(store sqlite late)
+  add_test(NAME contract_store_${store} COMMAND contract_store -j1)
+  heddle_test_properties(contract_store_${store} contract 120)
+  set_property(TEST contract_store_${store} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${store})
+endforeach()
+add_executable(contract_import ${dir}/import.c)
+set_target_properties(contract_import PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_compile_options(contract_import PRIVATE -Wno-missing-prototypes)
+target_link_libraries(contract_import PRIVATE heddle_broker heddle_criterion)
+add_test(NAME contract_import_sqlite COMMAND contract_import -j1)
+heddle_test_properties(contract_import_sqlite contract 120)
+set_property(TEST contract_import_sqlite APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=sqlite)

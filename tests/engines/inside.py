@@ -30,6 +30,7 @@ from heddle.engine.releases import Release
 
 STREAMS, VERSIONS, ROUNDS = 8, 20, 50
 KEEP = 3                                # with the active one: four versions that are served
+LONG = 240                              # tokens of a request that goes on while versions come
 BLOCK = 32                              # tokens: the last prompt of model.py has two that a server keeps
 
 
@@ -42,6 +43,20 @@ def plugin_site(folder):
         for path in installed.glob(pattern):
             (site / path.name).symlink_to(path)
     return site
+
+
+def regions_of(pid):
+    """How many regions of Heddle a process has open or mapped."""
+    process = pathlib.Path("/proc", str(pid))
+    found = {line.split()[4] for line in (process / "maps").read_text().splitlines()
+             if "heddle-region" in line}
+    for path in (process / "fd").iterdir():
+        try:
+            if "heddle-region" in os.readlink(path):
+                found.add(str(path.stat().st_ino))
+        except FileNotFoundError:
+            pass
+    return len(found)
 
 
 class Answer:
@@ -158,6 +173,18 @@ class Trial:
                 raise Failed("a condition did not come true")
             time.sleep(0.02)
 
+    def comes(self, what, find, expected):
+        """A check of what is so a moment after an answer: find() is asked until it gives that."""
+        found = None
+
+        def is_there():
+            nonlocal found
+            found = find()
+            return found == expected
+        with contextlib.suppress(Failed):       # then the check says what was found last
+            self.until(is_there)
+        self.check(what, found, expected)
+
     def versions_while_streams_run(self):
         self.publish(1)
         with self.asked(STREAMS, "while versions come"):
@@ -167,14 +194,14 @@ class Trial:
               flush=True)
 
     @contextlib.contextmanager
-    def asked(self, clients, when):
-        """All the time, by so many clients, of which half take streams."""
+    def asked(self, clients, when, among=None):
+        """All the time, by so many clients, of which half take streams.  `among`: as of wrong()."""
         is_over, wrong, count = threading.Event(), [], [0] * clients
 
         def ask(number):
             try:
                 while not is_over.is_set():
-                    why = self.wrong("policy", prompt=count[number] % 4, is_stream=number % 2 == 0)
+                    why = self.wrong("policy", count[number] % 4, number % 2 == 0, among)
                     count[number] += 1
                     if why:
                         wrong.append(why)
@@ -199,7 +226,7 @@ class Trial:
 
     def evictions(self):
         versions = list(range(self.done - KEEP, self.done + 1))
-        self.check("the active version and those kept before it are served", self.served(), versions)
+        self.comes("the active version and those kept before it are served", self.served, versions)
         wrong = [why for turn in range(ROUNDS) for version in versions
                  if (why := self.wrong(f"policy@{version}", prompt=turn % 4, among=[version]))]
         self.check(f"four versions in turn, {ROUNDS} times, with places for two: exact", wrong, [])
@@ -263,12 +290,17 @@ class Trial:
             return e.code
 
     def way_back(self):
+        """While clients ask: each answer is of one of the two, and after the decision of that one."""
         older = self.served()[-2]
-        for version in (older, self.done):
-            subprocess.run([BIN / "heddle", "activate", f"policy@{version}", "--broker", self.broker, "-q"],
-                           check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
-            self.check(f"after `heddle activate policy@{version}`: exact",
-                       self.wrong("policy", among=[version]), None)
+        with self.asked(STREAMS, "while the version before is active, and back", (older, self.done)):
+            for version, command in ((older, ("rollback", f"policy@{older}")),
+                                     (self.done, ("resume", "policy"))):
+                told = subprocess.run([BIN / "heddle", *command, "--broker", self.broker,
+                                       "--deadline", "120s", "-o", "json"],
+                                      check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
+                self.check(f"`heddle {' '.join(command)}` moves no byte", json.loads(told)["bytes_moved"], 0)
+                self.check("and then every answer is exact", [self.wrong("policy", n, n % 2 == 0, [version])
+                                                              for n in range(4)], [None] * 4)
 
     def broker_killed(self):
         self.stage.end("broker", signal.SIGKILL)
@@ -280,23 +312,59 @@ class Trial:
 
     def what_leaves(self):
         """A version is retired while a request names it."""
-        version = self.served()[0]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            long = pool.submit(Answer, self.url, f"policy@{version}", self.expected["prompts"][0], 240, True)
-            self.until(lambda: self.is_running() or long.done())
-            for n in range(KEEP + 1):
-                self.publish(PLAIN - n)
+            version, long = self.retired_under_way(pool)
+            for _ in range(KEEP):
+                self.publish_another()
             got = long.result()
         self.check("a request that names a retired version ends with it",
                    (got.tag, len(got.tokens), got.tokens[:self.expected["length"]]),
-                   (self.tags[version], 240, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
+                   (self.tags[version], LONG, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
         self.until(lambda: not self.status()[1]["leaving"])
         self.check("its name is gone", self.status_of(f"policy@{version}"), self.gone)
-        self.check("the process of the model holds the versions that are served, and no other",
-                   self.held_by_ranks(), KEEP + 1)
+        self.comes("the process of the model holds the versions that are served, and no other",
+                   self.held_by_ranks, KEEP + 1)
 
-    def is_running(self):
-        return self.counted("num_requests_running") > 0
+    def retired_under_way(self, pool):
+        """(the version, the answer to come of a request that names it and goes on when it is retired).  Where
+        no request was under way then, the next version is tried."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            self.until(lambda: len(self.served()) == KEEP + 1)      # else the first one may be gone now
+            version = self.served()[0]
+            tag = self.tags[version]
+            long = pool.submit(self.long_answer, version)
+            self.until(lambda tag=tag, long=long: self.told()[1]["requests"].get(tag) or long.done())
+            self.pause()
+            self.publish_another()
+            self.until(lambda tag=tag, long=long: tag in self.status()[1]["leaving"] or long.done())
+            if not long.done():
+                return version, long
+            self.go_on()
+            long.result()
+        raise Failed(f"no request was under way when its version was retired, in {PATIENCE:g} s")
+
+    def long_answer(self, version):
+        """The last one of requests that follow each other until the version's name is gone: however fast a
+        server is, one of them is under way."""
+        got = None
+        while True:
+            try:
+                got = self.answer(self.url, f"policy@{version}", self.expected["prompts"][0], LONG, True)
+            except urllib.error.HTTPError as e:
+                if e.code != self.gone or got is None:
+                    raise
+                return got
+
+    def publish_another(self):
+        """Of model.py: not the one of the newest version."""
+        self.publish(self.adapters[self.done] % PLAIN + 1)
+
+    def pause(self):
+        """Of generation, where an engine can."""
+
+    def go_on(self):
+        """After pause()."""
 
     def counted(self, name):
         """Of vLLM's metrics."""
@@ -312,26 +380,19 @@ class Trial:
         return 200
 
     def held_by_ranks(self):
-        """Regions of Heddle that the rank has open or mapped."""
-        process = pathlib.Path("/proc", str(self.told()[1]["ranks"][0]["pid"]))
-        found = {line.split()[4] for line in (process / "maps").read_text().splitlines()
-                 if "heddle-region" in line}
-        for path in (process / "fd").iterdir():
-            try:
-                if "heddle-region" in os.readlink(path):
-                    found.add(str(path.stat().st_ino))
-            except FileNotFoundError:
-                pass
-        return len(found)
+        return regions_of(self.told()[1]["ranks"][0]["pid"])
 
     def end(self):
         self.stage.end(self.kind)
-        events = subprocess.run([BIN / "heddle", "events", "--broker", self.broker, "-o", "json"],
-                                capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
-        types = [json.loads(line)["type"] for line in events.splitlines()]
-        self.check("a server that is stopped leaves",
-                   [t for t in types if t in ("worker.left", "worker.lost")], ["worker.left"])
+        self.comes("a server that is stopped leaves",
+                   lambda: [t for t in self.events() if t in ("worker.left", "worker.lost")], ["worker.left"])
         self.stage.end("broker")
+
+    def events(self):
+        """The type of each, of the broker."""
+        found = subprocess.run([BIN / "heddle", "events", "--broker", self.broker, "-o", "json"],
+                               capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+        return [json.loads(line)["type"] for line in found.splitlines()]
 
 
 def off(stage, site, kind):

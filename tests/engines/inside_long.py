@@ -8,14 +8,21 @@ tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-si
           Rank 1 refuses one version: it is served nowhere, `heddle publish` says rank and words, and the next
           version is exact
 files     strace of all processes of a server, from the publication of a version to the answer: no file is
-          opened to be written to
+          opened to be written to; and inotify on /dev/shm and the server's temporary directory is silent, of
+          any process of the machine
 kills     two servers, of which one starts late, is killed while it stages a version, and starts again; a
           publisher that is killed while its version is staged; a broker that is killed.  The other server
           answers exactly all the time
+kept      a server that starts late gets the kept versions at their first requests, from a worker of another
+          process: exact, also where they come in turn, and gone with the version
 targets   a server that has LoRA of some modules (--lora-target-modules): an adapter of others is refused
 experts   a model with experts (MoE), LoRA of its attention, rsLoRA too: exact
+two       20 versions through two servers, while eight streams and eight other requests run at them: exact;
+          and none names a version that one of the two servers has and the other one has not yet
+off       servers where the plugin is off, for a variable, the release or a name: they start and answer
 many      500 versions (--count) through one server: after the first 50 no process grows by more than 2 %, or
-          has more descriptors, and the process of the model maps the versions that are served alone
+          has more descriptors or maps more versions, and the process of the model maps the versions that are
+          served alone
 
 Ranks refuse and wait by a failpoint: a plugin of the engine that is in this test's environment alone.
 """
@@ -33,7 +40,8 @@ import sys
 
 import inside
 import inside_sglang
-from stream import BIN, EMBEDDINGS, HEAD, PATIENCE, PLAIN, ROOT, Stage, make_models
+from stream import ASK, BIN, EMBEDDINGS, HEAD, PATIENCE, PLAIN, ROOT, Stage, make_models
+from watch import Watch
 
 OFFLINE = ROOT / "tests/engines/inside_offline.py"
 REFUSED = 2                             # the version that rank 1 does not take
@@ -42,7 +50,14 @@ FAILPOINT = '''
 import os
 
 from heddle import _ranks
-from heddle.KIND import loading
+from heddle._inside.seams import Global
+from heddle.KIND import loading, plugin, seams
+
+without = os.environ.get("HEDDLE_TEST_OFF")     # of the engine, before the plugin is asked to turn on
+if without == "release":
+    plugin.release = lambda: "9.9.9"
+elif without == "name":
+    seams.SEAMS = (*seams.SEAMS, Global("KIND", "no_such_name"))
 
 rank = None
 connect, stage = _ranks.connect, loading.Builder.stage
@@ -137,7 +152,11 @@ class Files:
         if shutil.which("strace") is None:
             print("skipped: files: strace is not installed", flush=True)
             return
+        temporary = self.stage.folder / "tmp"
+        temporary.mkdir()
+        os.environ["TMPDIR"] = str(temporary)
         self.start()
+        del os.environ["TMPDIR"]
         self.publish(1)                         # and what is opened once
         self.wrong("policy")
         log = self.stage.folder / "strace.log"
@@ -145,9 +164,17 @@ class Files:
         self.stage.start("strace", "strace", "-f", "-qq", "-o", log, "-e", "trace=%file,recvmsg",
                          *(word for pid in tree(server) for word in ("-p", pid)), is_read=False)
         self.until(lambda: all(is_traced(pid) for pid in tree(server)))
+        folders = [temporary, pathlib.Path("/dev/shm")]
+        watch = Watch(*folders)
         for n in (2, 3):
             self.publish(n)
             self.check("traced: exact", [self.wrong("policy", prompt=p) for p in range(4)], [None] * 4)
+        mine = [folder / f"heddle-inside-{os.getpid()}" for folder in folders]
+        for path in mine:                       # what proves that the watch sees
+            path.touch()
+            path.unlink()
+        self.check("inotify: in temporary directories no process makes, writes, moves or removes anything",
+                   watch.end(), sorted(map(str, mine)))
         self.stage.end("strace", signal.SIGINT)
         calls = [line.partition(" ")[2].strip() for line in log.read_text(errors="replace").splitlines()]
         handed = [call for call in calls if "heddle-ranks-" in call and "SCM_RIGHTS" in call]
@@ -162,22 +189,41 @@ MAKES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|^(creat|mkdir|mknod|rename|link|sym
 FREE = re.compile(r'"/dev/null"|= -1 E')
 
 
+ENDED = (FileNotFoundError, ProcessLookupError)         # of /proc: a process or a thread that was there
+
+
 def tree(pid):
-    """A process and all that descend from it."""
+    """A process and all that descend from it, of those that have not ended."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except ENDED:
+        return []
     found = [pid]
-    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += tree(int(child))
+    for thread in threads:
+        with contextlib.suppress(*ENDED):
+            children = pathlib.Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+            found += [of for child in children for of in tree(int(child))]
     return found
 
 
+def status_of_process(pid):
+    """The fields of /proc/PID/status; none: it has ended, if its parent was not yet told, too."""
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    except ENDED:
+        return {}
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {} if status["State"][0] in "ZX" else status
+
+
 def is_traced(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return not re.search(r"^TracerPid:\s+0$", status, re.M)
+    """Or it has ended."""
+    return status_of_process(pid).get("TracerPid") != "0"
 
 
 class Many:
     FIRST = 50
+    UNITS = ("kB in memory", "kB that are not shared", "descriptors", "regions of versions")
 
     def run(self):
         self.start()
@@ -188,26 +234,33 @@ class Many:
                 self.check(f"version {self.done}", why, None)
             if n + 1 == self.FIRST:
                 before = self.measured()
-        self.until(lambda: not self.status()[1]["leaving"] and self.held_by_ranks() <= inside.KEEP + 1)
         after = self.measured()
-        for pid, (name, rss, descriptors) in before.items():
-            now = after[pid]
-            print(f"  {name}: {rss} kB after {self.FIRST} versions, {now[1]} kB after {self.count}; "
-                  f"{descriptors} and {now[2]} descriptors", flush=True)
-            self.check(f"{name}: its memory does not grow by 2 %", now[1] <= 1.02 * rss, True)
-            self.check(f"{name}: nor do its descriptors", now[2] <= descriptors, True)
-        self.check("the process of the model holds the versions that are served, and no other",
-                   self.held_by_ranks(), inside.KEEP + 1)
+        stay = [self.stage.running[self.kind].pid, *(rank["pid"] for rank in self.told()[1]["ranks"])]
+        self.check("the server and its ranks are measured from the first to the last version",
+                   [pid for pid in stay if pid not in before or pid not in after], [])
+        for pid in before.keys() & after.keys():        # a helper of the server may have ended
+            (name, *was), (_, *now) = before[pid], after[pid]
+            print(f"  {name}: after {self.FIRST} and after {self.count} versions, " + ", ".join(
+                f"{a} and {b} {unit}" for a, b, unit in zip(was, now, self.UNITS, strict=True)), flush=True)
+            self.check(f"{name}: its memory does not grow by 2 %",
+                       [b <= 1.02 * a for a, b in zip(was[:2], now[:2], strict=True)], [True, True])
+            self.check(f"{name}: nor has it more descriptors, or more versions",
+                       [b <= a for a, b in zip(was[2:], now[2:], strict=True)], [True, True])
+        self.comes("the process of the model holds the versions that are served, and no other",
+                   self.held_by_ranks, inside.KEEP + 1)
         self.end()
 
     def measured(self):
-        """pid -> its name, kB in memory that are not shared with others, descriptors"""
+        """When what was retired has gone: pid -> its name, and of each of UNITS"""
+        self.until(lambda: not self.status()[1]["leaving"] and self.held_by_ranks() <= inside.KEEP + 1)
         found = {}
         for pid in tree(self.stage.running[self.kind].pid):
-            path = pathlib.Path("/proc", str(pid))
-            status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines())
-            found[pid] = (status["Name"].strip(), int(status["RssAnon"].split()[0]),
-                          len(list((path / "fd").iterdir())))
+            status = status_of_process(pid)
+            with contextlib.suppress(*ENDED):
+                if status:
+                    found[pid] = (status["Name"], *(int(status[kind].split()[0]) for kind in
+                                                    ("VmRSS", "RssAnon")),
+                                  len(os.listdir(f"/proc/{pid}/fd")), inside.regions_of(pid))
         return found
 
 
@@ -226,6 +279,59 @@ class Experts:
         self.end()
 
 
+class Kept:
+    """Versions 1 to 4 were published before the server was started."""
+
+    ROUNDS = 10
+
+    def run(self):
+        self.start_broker("tcp://127.0.0.1:*")
+        self.stage.start("worker", BIN / "heddle-worker", "--adapter", "policy", "--broker", self.broker)
+        self.stage.line("worker")
+        for n in range(1, inside.KEEP + 2):
+            self.publish(n)
+        self.start_server()
+        self.until(lambda: self.status()[0] == 200)
+        self.check("a server that starts late has the active version alone", self.served(), [self.done])
+        others = list(range(1, self.done))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            wrong = list(pool.map(lambda n: self.wrong(f"policy@{others[-1]}", n % 4, n % 2 == 0,
+                                                       [others[-1]]), range(8)))
+        self.check("eight requests at once for a version that is kept elsewhere: exact", wrong, [None] * 8)
+        if self.kind != "sglang":               # which takes no path of Heddle's
+            self.check("another one by its path", (
+                self.post("load_lora_adapter", "mine", lora_path="heddle://policy@2"),
+                self.wrong("mine", among=[2]), self.post("unload_lora_adapter", "mine")), (200, None, 200))
+        wrong = [why for turn in range(self.ROUNDS) for version in others
+                 if (why := self.wrong(f"policy@{version}", prompt=turn % 4, is_stream=turn % 2 == 0,
+                                       among=[version]))]
+        self.check(f"all that are kept, in turn, {self.ROUNDS} times: exact", wrong, [])
+        self.check("the active one is that which was", self.wrong("policy", among=[self.done]), None)
+        served = sorted([*others, self.done])
+        self.comes("the process of the model holds what is served",
+                   lambda: (self.served(), self.held_by_ranks()), (served, len(served)))
+        for name in ("policy@999", "policy@x", "policy@07"):
+            self.check(f"{name} is not found", self.status_of(name), self.gone)
+        self.publish(1)
+        self.until(lambda: self.status_of("policy@1") == self.gone)
+        self.until(lambda: not self.status()[1]["leaving"])
+        self.comes("what is no longer kept has gone, and its memory",
+                   lambda: (self.served(), self.held_by_ranks()), ([2, 3, 4, 5], 4))
+        self.check("and the others are exact", [self.wrong(f"policy@{n}", among=[n]) for n in (2, 3, 4, 5)],
+                   [None] * 4)
+        self.stage.end("broker", signal.SIGKILL)
+        self.check("without a broker: exact", [self.wrong(f"policy@{n}", among=[n]) for n in (2, 5)],
+                   [None] * 2)
+        self.check("and what is not here cannot be had", self.status_of("policy@6"),
+                   400 if self.kind == "sglang" else 503)
+        self.start_broker(self.broker)
+        self.publish(2)
+        self.check("when it is back: exact", self.wrong("policy", among=[self.done]), None)
+        self.stage.end("worker")
+        self.stage.end(self.kind)
+        self.stage.end("broker")
+
+
 class Targets:
     def run(self):
         self.start()
@@ -242,23 +348,10 @@ class Targets:
         self.end()
 
 
-class Kills:
-    """`self` is the server that lives."""
+class Beside:
+    """A server, and others of the same broker."""
 
     plugins = "heddle,failpoint"
-
-    def run(self):
-        self.start()
-        self.publish(1)
-        with self.asked(CLIENTS, "at a server beside others that are killed"):
-            with self.other("late") as other:
-                self.killed_while_it_stages(other, 2)
-            with self.other("again") as other:
-                self.publisher_killed(other, 3)
-                self.broker_killed_for(other, 4)
-            self.publish(1)
-        self.stage.end(self.kind, signal.SIGKILL)
-        self.stage.end("broker")
 
     @contextlib.contextmanager
     def other(self, name):
@@ -267,7 +360,7 @@ class Kills:
         folder.mkdir()
         other = type(self)(Stage(folder), self.models, self.expected, self.kind, *self.options)
         other.adapters, other.tags, other.broker = self.adapters, self.tags, self.broker
-        other.gate = folder / "gate"
+        other.check, other.gate = self.check, folder / "gate"
         os.environ["HEDDLE_TEST_GATE"] = str(other.gate)
         try:
             other.start_server()
@@ -311,6 +404,34 @@ class Kills:
         other.gate.unlink()
         return end
 
+    def came(self, version, adapter, tag):
+        self.adapters[version] = adapter        # before its tag, which clients wait for
+        self.tags[version] = tag
+
+    def both_have(self, other, version, when):
+        for server in (self, other):
+            self.until(lambda server=server: server.status()[1]["active"] == self.tags[version])
+        self.done = other.done = other.begun = version
+        self.check(f"{when}: both servers serve it, exactly",
+                   [server.wrong("policy", among=[version]) for server in (self, other)], [None, None])
+
+
+class Kills(Beside):
+    """`self` is the server that lives."""
+
+    def run(self):
+        self.start()
+        self.publish(1)
+        with self.asked(CLIENTS, "at a server beside others that are killed"):
+            with self.other("late") as other:
+                self.killed_while_it_stages(other, 2)
+            with self.other("again") as other:
+                self.publisher_killed(other, 3)
+                self.broker_killed_for(other, 4)
+            self.publish(1)
+        self.stage.end(self.kind, signal.SIGKILL)
+        self.stage.end("broker")
+
     def killed_while_it_stages(self, other, adapter):
         os.mkfifo(other.gate)
         publication = self.begin(adapter)
@@ -326,10 +447,6 @@ class Kills:
         self.done = told["version"]
         self.check("and exact", self.wrong("policy", among=[self.done]), None)
 
-    def came(self, version, adapter, tag):
-        self.adapters[version] = adapter        # before its tag, which clients wait for
-        self.tags[version] = tag
-
     def publisher_killed(self, other, adapter):
         os.mkfifo(other.gate)
         publication = self.begin(adapter)
@@ -343,13 +460,6 @@ class Kills:
         os.close(end)
         self.both_have(other, version, "a publisher was killed while its version was staged")
 
-    def both_have(self, other, version, when):
-        for server in (self, other):
-            self.until(lambda server=server: server.status()[1]["active"] == self.tags[version])
-        self.done = other.done = other.begun = version
-        self.check(f"{when}: both servers serve it, exactly",
-                   [server.wrong("policy", among=[version]) for server in (self, other)], [None, None])
-
     def broker_killed_for(self, other, adapter):
         self.stage.end("broker", signal.SIGKILL)
         self.check("without a broker: exact", [server.wrong("policy", among=[self.done])
@@ -358,15 +468,107 @@ class Kills:
         self.both_have(other, self.publish(adapter)["version"], "a version came after a broker was killed")
 
 
-TENSOR_PARALLEL = "of the engine"
-PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "offline": (Offline,),
+class Two(Beside):
+    beside = None
+
+    def run(self):
+        self.start()
+        self.publish(1)
+        with self.other("beside") as self.beside:
+            with (self.asked(inside.STREAMS, "while versions come to two servers"),
+                  self.beside.asked(inside.STREAMS, "while versions come to two servers")):
+                for n in range(1, inside.VERSIONS):
+                    self.publish(n % PLAIN + 1)
+                self.one_is_late(inside.VERSIONS % PLAIN + 1)
+            served = [self.done - n for n in range(inside.KEEP, -1, -1)]
+            self.comes("both serve the same versions", lambda: self.at_both(lambda server: server.served()),
+                       [served] * 2)
+            self.check("and what was retired at none",
+                       self.at_both(lambda server: server.status_of("policy@1")), [self.gone] * 2)
+        self.stage.end(self.kind, signal.SIGKILL)
+        self.stage.end("broker")
+
+    def publish(self, adapter, wants=0):
+        """Versions that an answer may name are those of either server."""
+        if self.beside is None:
+            return super().publish(adapter, wants)
+        self.beside.begun += 1
+        told = super().publish(adapter, wants)
+        self.beside.done = self.done
+        return told
+
+    def one_is_late(self, adapter):
+        """The active version is the one before as long as a server has not staged the new one."""
+        os.mkfifo(self.beside.gate)
+        self.beside.begun += 1
+        publication = self.begin(adapter)
+        end = self.rank_waits(self.beside)
+        self.until(lambda: self.status()[1]["staged"])
+        name = self.status()[1]["staged"][0].partition(":")[0]
+        self.check("a version that one server has and the other stages is active at neither",
+                   self.at_both(lambda server: [server.wrong("policy", n, n % 2 == 0, [self.done])
+                                                for n in range(4)]), [[None] * 4] * 2)
+        self.check("and is not there under its own name",
+                   self.at_both(lambda server: server.status_of(name)), [self.gone] * 2)
+        os.close(end)
+        told = json.loads(publication.communicate(timeout=PATIENCE)[0])
+        self.came(told["version"], adapter, told["tag"])
+        self.both_have(self.beside, told["version"], "a version came late to one")
+
+    def at_both(self, what):
+        return [what(server) for server in (self, self.beside)]
+
+
+class Off:
+    """The engine without the plugin."""
+
+    plugins = "heddle,failpoint"
+    WHY = {"variable": "HEDDLE_ADAPTERS names no adapter", "release": "9.9.9 is not a release",
+           "name": "has no no_such_name"}
+
+    def run(self):
+        self.start_broker("tcp://127.0.0.1:*")
+        log, seen = self.stage.folder / f"{self.kind}.log", 0
+        for self.without, why in self.WHY.items():
+            os.environ["HEDDLE_TEST_OFF"] = self.without
+            self.start_server()
+            del os.environ["HEDDLE_TEST_OFF"]
+            base = None if self.kind == "sglang" else "base"
+            found = [ASK[self.kind](self.url, base, prompt, self.expected["length"])[1]
+                     for prompt in self.expected["prompts"]]
+            self.check(f"off for the {self.without}: the server starts and answers", found,
+                       self.expected["answers"]["base"])
+            self.check("without an adapter of Heddle's, and without a status",
+                       (self.status_of("policy"), self.told()[0]), (self.gone, 404))
+            self.stage.end(self.kind)
+            text = log.read_text(errors="replace")
+            lines = [line for line in text[seen:].splitlines() if "heddle: the plugin is off" in line]
+            seen = len(text)
+            self.check("and one line of its log says why, and names the plug",
+                       [(why in line, "python -m heddle.engine" in line) for line in lines], [(True, True)])
+        self.check("none of them joined the broker",
+                   [event for event in self.events() if event.startswith("worker.")], [])
+        self.stage.end("broker")
+
+    def serve(self, *options):
+        if self.without == "variable":
+            del os.environ["HEDDLE_ADAPTERS"]
+        super().serve(*options)
+
+
+TENSOR_PARALLEL, PLACES = "ranks", "adapters that are loaded"      # options that each engine calls otherwise
+PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "off": (Off,),
+         "offline": (Offline,), "two": (Two,),
+         "kept": (Kept, PLACES, "5"),
          "experts": (Experts, "--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"),
          "targets": (Targets, "--lora-target-modules", "q_proj", "v_proj", "lm_head"),
          "tp": (TwoRanks, TENSOR_PARALLEL, "2"),
          "dp": (TwoRanks, "--data-parallel-size", "2")}
-ENGINES = {"vllm": (inside.Trial, ("files", "kills", "many", "offline", "targets", "tp", "dp"),
-                    "--tensor-parallel-size"),
-           "sglang": (inside_sglang.Trial, ("experts", "files", "kills", "many", "tp"), "--tp-size")}
+ENGINES = {"vllm": (inside.Trial, ("files", "kept", "kills", "many", "off", "offline", "targets", "two", "tp",
+                                   "dp"),
+                    {TENSOR_PARALLEL: "--tensor-parallel-size", PLACES: "--max-cpu-loras"}),
+           "sglang": (inside_sglang.Trial, ("experts", "files", "kept", "kills", "many", "off", "two", "tp"),
+                      {TENSOR_PARALLEL: "--tp-size", PLACES: "--max-loaded-loras"})}
 
 
 def main():
@@ -376,11 +578,11 @@ def main():
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     asked = parser.parse_args()
     engine = asked.kind.partition("@")[0]
-    trial, parts, tensor_parallel = ENGINES[engine]
+    trial, parts, called = ENGINES[engine]
 
     def trials(stage, models, expected):
         for make, *options in (PARTS[part] for part in asked.parts or parts):
-            options = [tensor_parallel if option is TENSOR_PARALLEL else option for option in options]
+            options = [called.get(option, option) for option in options]
             made = type(make.__name__, (make, trial), {"count": asked.count})
             yield made(stage, models, expected, asked.kind, *options)
     return inside.run(trials, lambda _, site: add_failpoint(site, engine))

@@ -15,11 +15,10 @@ import urllib.error
 import urllib.request
 
 import inside
-from inside import KEEP
+from inside import KEEP, LONG
 from stream import EMBEDDINGS, HEAD, PATIENCE, PATTERNS, PLAIN, RSLORA, Failed
 
 ALIAS = "miles_lora"
-LENGTH = 200                            # tokens of a request that goes on while others come
 
 
 def post(url, body):
@@ -156,29 +155,33 @@ class Trial(inside.Trial):
     def what_leaves(self):
         """A version is retired while a request names it, and generation stands still: SGLang waits for such a
         request with its lock held."""
-        version = self.served()[0]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            long = pool.submit(Answer, self.url, f"policy@{version}", self.expected["prompts"][0], LENGTH,
-                               True)
-            self.until(lambda: self.told()[1]["requests"].get(self.tags[version]) or long.done())
-            post(f"{self.url}/pause_generation", {"mode": "in_place"}).close()
+            version, long = self.retired_under_way(pool)
             try:
-                self.check("a request has begun, and stands still", long.done(), False)
-                for n in range(KEEP + 1):
-                    self.publish(PLAIN - n)
-                self.check("versions come meanwhile, and it keeps its own",
+                for _ in range(KEEP):
+                    self.publish_another()
+                self.check("versions come while a request stands still, and it keeps its own",
                            (self.tags[version] in self.status()[1]["leaving"], long.done()), (True, False))
             finally:
-                post(f"{self.url}/continue_generation", {}).close()
+                self.go_on()
             got = long.result()
         self.check("a request that names a retired version ends with it",
                    (got.tag, len(got.tokens), got.tokens[:self.expected["length"]]),
-                   (self.tags[version], LENGTH, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
+                   (self.tags[version], LONG, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
         self.until(lambda: not self.status()[1]["leaving"])
         self.check("its name is gone", self.status_of(f"policy@{version}"), self.gone)
-        self.until(lambda: self.held_by_ranks() <= KEEP + 1)
-        self.check("the process of the model holds the versions that are served, and no other",
-                   self.held_by_ranks(), KEEP + 1)
+        self.comes("the process of the model holds the versions that are served, and no other",
+                   self.held_by_ranks, KEEP + 1)
+
+    def long_answer(self, version):
+        """In a pause one request goes on, if it did not end before."""
+        return Answer(self.url, f"policy@{version}", self.expected["prompts"][0], LONG, True)
+
+    def pause(self):
+        post(f"{self.url}/pause_generation", {"mode": "in_place"}).close()
+
+    def go_on(self):
+        post(f"{self.url}/continue_generation", {}).close()
 
     def end(self):
         """One process is asked to end, which ends its others: where these go first, it kills itself."""

@@ -2,13 +2,17 @@
 """timing.py [--kind vllm|sglang] [--pairs 20]: how long a version takes from the trainer's memory to its
 first answer, by the plugin, and by the engine's own loader: save_pretrained to a file in memory (/dev/shm),
 then the engine's load over HTTP.  Adapters of 17.6 and of 87 MB, by turns, in one run.  Prints a table in ms,
-of medians.  It measures: run it alone on a machine, by hand.
+of medians of each column.  It measures: run it alone on a machine, by hand.
 
     first answer    from the call of publish() or save_pretrained() to the first token
     of it           before: publish() until the version is active, or save_pretrained() alone;
                     the engine's: its load over HTTP (the plugin's is before the version is active);
                     the answer itself
     between tokens  p99 of a stream of the base model that goes on meanwhile, and of one with no version
+
+and two rows of what the plugin takes beside the loader, of each pair: the median, and in how many pairs it
+is less.  `served`: until a request can name the version, so without the answer.  Where other processes take
+turns with these, it is the pairs that say which way is faster.
 """
 import argparse
 import json
@@ -27,9 +31,10 @@ import stream
 from stream import ROOT, Failed
 
 RANKS = {16: "17.6 MB", 79: "87 MB"}    # of the model in timing_trainer.py
-BODIES = {"vllm": ("/v1/load_lora_adapter", {"load_inplace": True}), "sglang": ("/load_lora_adapter", {})}
+PATHS = {"vllm": "/v1/", "sglang": "/"}
 PROMPT = [1, 2, 3, 4]
-STREAM = 200                            # tokens
+STREAM = 200                            # tokens of a request
+APART = 15                              # tokens of a stream, at least, from one version to the next
 
 
 class Stream(threading.Thread):
@@ -68,12 +73,10 @@ class Stream(threading.Thread):
                     last = now
 
     def end(self):
-        """p99"""
         self._is_over.set()
         self.join()
         if self.error is not None:
             raise self.error
-        return statistics.quantiles(self.gaps, n=100)[98]
 
 
 class Timing:
@@ -91,23 +94,37 @@ class Timing:
                 if turn:
                     with_plugin.append(one)
                     with_loader.append(other)
-            self.row(size, "the plugin", with_plugin, self.while_it_streams(self.by_plugin))
-            self.row(size, "the engine's loader", with_loader,
-                     self.while_it_streams(lambda rank=rank: self.by_loader(rank, -1)))
-        print(f"| no version | | | | | | {self.while_it_streams(lambda: time.sleep(1)):.1f} |", flush=True)
+            gaps = self.while_it_streams(self.by_plugin, lambda rank=rank: self.by_loader(rank, -1))
+            self.row(size, "the plugin", with_plugin, gaps[0])
+            self.row(size, "the engine's loader", with_loader, gaps[1])
+            self.pair_by_pair(size, with_plugin, with_loader)
+        print(f"| no version | | | | | | {self.while_it_streams(lambda: None)[0]:.1f} |", flush=True)
         self.end()
 
     def row(self, size, way, found, gap):
         columns = " | ".join(f"{statistics.median(column):.1f}" for column in zip(*found, strict=True))
         print(f"| {size} | {way} | {columns} | {gap:.1f} |", flush=True)
 
-    def while_it_streams(self, do):
-        streams = Stream(self.url, self.kind)
+    def pair_by_pair(self, size, with_plugin, with_loader):
+        for what, took in (("first answer", lambda found: found[0]),
+                           ("served", lambda found: found[1] + found[2])):
+            ratios = [took(one) / took(other) for one, other in zip(with_plugin, with_loader, strict=True)]
+            print(f"| {size} | {what}, plugin / loader | {statistics.median(ratios):.2f}; less in "
+                  f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)} | | | | |", flush=True)
+
+    def while_it_streams(self, *ways):
+        """p99 of each of the ways, which take turns.  After each version the stream goes on for as many
+        tokens, so that a way has not the worse p99 for being done sooner."""
+        streams, found = Stream(self.url, self.kind), [[] for _ in ways]
         self.until(lambda: streams.error or len(streams.gaps) > 2)
-        streams.gaps.clear()
         for _ in range(self.pairs):
-            do()
-        return streams.end()
+            for do, gaps in zip(ways, found, strict=True):
+                at = len(streams.gaps)
+                do()
+                self.until(lambda at=at: streams.error or len(streams.gaps) >= at + APART)
+                gaps += streams.gaps[at:]
+        streams.end()
+        return [statistics.quantiles(gaps, n=100)[98] for gaps in found]
 
     def trainer(self, what, **fields):
         process = self.stage.running["trainer"]
@@ -127,13 +144,12 @@ class Timing:
     def by_loader(self, rank, turn):
         folder = pathlib.Path(self.memory, f"{rank}.{turn}")
         told = self.trainer("save", folder=str(folder))
-        name = "loaded" if self.kind == "vllm" else f"loaded{turn}"
-        path, body = BODIES[self.kind]
-        inside_sglang.post(self.url + path, {"lora_name": name, "lora_path": str(folder), **body}).close()
+        # a name of its own: with load_inplace, vLLM 0.32 loads it again at each step of a request
+        name, url = f"loaded{turn}", self.url + PATHS[self.kind]
+        inside_sglang.post(url + "load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}).close()
         loaded = time.monotonic()
         end = self.first(name)[1]
-        if self.kind == "sglang":
-            inside_sglang.post(self.url + "/unload_lora_adapter", {"lora_name": name}).close()
+        inside_sglang.post(url + "unload_lora_adapter", {"lora_name": name}).close()
         shutil.rmtree(folder)
         return ((end - told["began"]) * 1e3, (told["ended"] - told["began"]) * 1e3,
                 (loaded - told["ended"]) * 1e3, (end - loaded) * 1e3)

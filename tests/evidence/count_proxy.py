@@ -15,7 +15,7 @@ import zmq
 
 NAMES = """- HELLO HELLO_OK JOIN OPEN WELCOME HEARTBEAT HEARTBEAT_OK LEAVE BYE PUBLISH PUBLISHED ANNOUNCE
 SOURCES NEED_SOURCES STAGED COMMIT ACTIVE NACK ABORT RETIRE RELEASE ROLLOUT QUERY REPORT VERIFY VERIFIED ERROR
-PING""".split()
+PING PEERS""".split()
 
 context = zmq.Context.instance()
 clients = context.socket(zmq.ROUTER)
@@ -28,7 +28,8 @@ seen = collections.Counter()
 
 
 def count(frame):
-    seen[NAMES[msgpack.unpackb(frame)[0]]] += 1
+    number = msgpack.unpackb(frame)[0]
+    seen[NAMES[number] if number < len(NAMES) else f"TYPE_{number}"] += 1
     return frame
 
 

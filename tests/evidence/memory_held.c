@@ -108,7 +108,7 @@ static void hear(void *none, const char *source, note_t note, const content_id_t
     claim_state_t was = self.claim.state;
     (void)none;
     if (note == NOTE_GONE) _exit(0);
-    if (!claim_hear(&self.claim, note, id) || was == self.claim.state) return;
+    if (!claim_receive(&self.claim, note, id) || was == self.claim.state) return;
     if (self.claim.state == CLAIM_VERIFYING) {
         do_work(NULL, self.hold->base);
         (void)claim_found(&self.claim, true, &note);

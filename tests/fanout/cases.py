@@ -10,7 +10,7 @@ from cluster import Bare, Cluster, Look, Peer, Turn, seconds_of
 from report import BUSY_LIMIT, SELF, Row
 
 WINDOW = 2 << 20        # of a fetch: what may come twice where a source goes
-OUT_MOST = 1.15         # of the publisher's bytes, in versions: one copy, its headers, and control messages
+OUT_MOST = 1.05         # of the publisher's bytes, in versions: one copy, its headers, and control messages
 IN_MOST = 1.05          # of a worker's, beside the window
 MEGA = 10**6
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* | u8 which | text |: a key file, or the role of a key.  A file that is read names keys that are valid
  * and, written as we write it, is read the same. */
-#include "broker/auth.h"
+#include "broker/keys/auth.h"
 #include "core/log.h"
 #include "core/names.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* | u8 which names | adapter_config.json |.  What is accepted has features of our list, sorted, and is
  * accepted the same when another writer saved the same JSON. */
+#include "core/utf8.h"
 #include "formats/peft.h"
-#include "proto/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* | u8 unused | rows |: rows that somebody else wrote are read, written and read again; what the
  * registry and the table of keys take of them stands in order, and can be taken a second time. */
-#include "broker/auth.h"
+#include "broker/keys/auth.h"
 #include "tests/fuzz/rows.h"
 
 static void check_registry(const registry_t *r)

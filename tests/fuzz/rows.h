@@ -18,7 +18,7 @@ static const record_kind_t KINDS[] = {RECORD_EPOCH,  RECORD_ADAPTER, RECORD_VERS
                                       RECORD_WORKER, RECORD_LOSS,    RECORD_STAGED};
 static const int COLUMNS[] = {[RECORD_EPOCH] = 1,    [RECORD_ADAPTER] = 2, [RECORD_VERSION] = COLUMNS_MAX,
                               [RECORD_DECISION] = 7, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
-                              [RECORD_FLOOR] = 3,    [RECORD_KEY] = 8,     [RECORD_WORKER] = 5,
+                              [RECORD_FLOOR] = 3,    [RECORD_KEY] = 9,     [RECORD_WORKER] = 5,
                               [RECORD_LOSS] = 4,     [RECORD_STAGED] = 3};
 
 static sqlite3_stmt *statement_of(int columns)
@@ -43,7 +43,7 @@ static record_t plain_record(record_kind_t kind, uint64_t n)
                       .decision = 1 + n % 4,
                       .at_ms = 1780000000000,
                       .digest = rig_digest(n % 8),
-                      .part = {.payload_bytes = 8192, .manifest_bytes = 100},
+                      .parts = {{{.payload_bytes = 8192, .manifest_bytes = 100}}, 1},
                       .request_id = "r1",
                       .writer = "trainer",
                       .base_model = "base",
@@ -106,9 +106,10 @@ static void check_same(const record_t *a, const record_t *b)
     MUST(same_text(a->phase, b->phase) && same_text(a->by, b->by) && same_text(a->host, b->host));
     MUST(a->epoch == b->epoch && a->version == b->version && a->decision == b->decision &&
          a->at_ms == b->at_ms);
-    MUST(a->part.payload_bytes == b->part.payload_bytes && a->part.manifest_bytes == b->part.manifest_bytes);
+    MUST(a->parts.part[0].payload_bytes == b->parts.part[0].payload_bytes &&
+         a->parts.part[0].manifest_bytes == b->parts.part[0].manifest_bytes);
     MUST(digest_equal(&a->digest, &b->digest) &&
-         digest_equal(&a->part.manifest_digest, &b->part.manifest_digest));
+         digest_equal(&a->parts.part[0].manifest_digest, &b->parts.part[0].manifest_digest));
     MUST(!memcmp(&a->share_key, &b->share_key, sizeof a->share_key) &&
          !memcmp(&a->life, &b->life, sizeof a->life));
     MUST(a->step == b->step && a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count);
@@ -116,7 +117,8 @@ static void check_same(const record_t *a, const record_t *b)
          a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms);
     MUST(bytes_equal(a->config, b->config) && a->state == b->state && a->code == b->code);
     MUST(same_text(a->public_key, b->public_key) && same_text(a->name, b->name) &&
-         same_text(a->roles, b->roles) && same_text(a->serves, b->serves));
+         same_text(a->roles, b->roles) && same_text(a->serves, b->serves) &&
+         same_text(a->entered_by, b->entered_by));
     MUST(a->revoked_ms == b->revoked_ms && a->held == b->held && a->token == b->token && a->pid == b->pid);
 }
 

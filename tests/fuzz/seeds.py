@@ -243,6 +243,44 @@ def join_string():
         seed("join_string", name, b"\x01" + said)
 
 
+def etcd_answers():
+    import base64
+
+    def b64(text):
+        return base64.b64encode(text).decode()
+    meta = b"heddle registry 8 0123456789abcdef 4"
+    floor = struct.pack("<I", 1) + b"a\0" + struct.pack("<QQ", 7, 3)
+    revoked = struct.pack("<I", 2) + b"k1\0" + struct.pack("<Q", 9)
+    for name, key, value in (("meta", b"meta", meta), ("newer", b"meta", meta.replace(b" 8 ", b" 99 ")),
+                             ("floor", b"f/a", floor), ("other-name", b"f/b", floor),
+                             ("cut", b"f/a", floor[:-3]), ("version", b"v/a/%016x/v" % 1, floor),
+                             ("no-number", b"v/a/000000000000000g/s", floor), ("foreign", b"pods/x", b"y"),
+                             ("revoked", b"r/k1", revoked), ("other-key", b"r/k2", revoked)):
+        seed("etcd_answers", "row-" + name, b"\0" + bytes([len(key)]) + key + value)
+
+    def kv(key, value, more=""):
+        return ('{"key":"%s","value":"%s","create_revision":"5","mod_revision":"5"%s}' %
+                (b64(key), b64(value), more))
+    looked = ('{"header":{"revision":"4"},"succeeded":true,"responses":[{"response_range":{"kvs":[%s]}}]}' %
+              kv(b"p/meta", meta))
+    granted, taken = '{"ID":"9","TTL":"5"}', '{"header":{"revision":"5"},"succeeded":true}'
+    rows = '{"header":{"revision":"5"},"kvs":[%s,%s,%s]}' % (
+        kv(b"p/f/a", floor), kv(b"p/leader", b"r h", ',"lease":"9"'), kv(b"p/meta", meta))
+    lost = '{"responses":[{"response_range":{}},{"response_range":{"kvs":[%s]}}]}' % kv(b"p/last", b"other.1")
+    happened = '{"responses":[{"response_range":{}},{"response_range":{"kvs":[%s]}}]}' % kv(b"p/last", b"r.1")
+    leading = [(0, looked), (1, granted), (0, taken), (0, rows)]
+    for name, answers in {
+            "leads": leading + [(0, taken), (1, '{"result":{"TTL":"5"}}'), (0, taken)],
+            "lost": leading + [(0, lost)], "happened": leading + [(56, ""), (0, happened)],
+            "lease-ended": leading + [(1, '{"result":{}}')],
+            "standby": [(0, looked.replace("]}}]", "," + kv(b"p/leader", b"x y") + "]}}]"))],
+            "denied": [(0, '{"error":"etcdserver: permission denied","code":7}')],
+            "full": leading + [(0, '{"error":"etcdserver: mvcc: database space exceeded","code":8}')],
+            "stream": leading + [(1, '{"error":{"grpc_code":5,"message":"lease not found"}}')],
+            "page": [(0, looked), (1, granted), (0, taken), (0, rows[:-1] + ',"more":true}')]}.items():
+        seed("etcd_answers", name, b"\1" + b"\n".join(bytes([how]) + text.encode() for how, text in answers))
+
+
 def broker_walk(*steps):
     """Steps of tests/unit/broker_walk.h as the numbers that it draws."""
     number = {"join": 0, "leave": 2, "publish": 4, "stage": 6, "activate": 10, "reject": 13, "operate": 14,
@@ -344,7 +382,7 @@ def events():
 
 
 for make in (messages, reports, adapters, frames, strangers, rows, command_lines, texts, keys, join_string,
-             stories, requests_over_http, events):
+             etcd_answers, stories, requests_over_http, events):
     make()
 print(f"seeds: {sum(1 for _ in CORPUS.rglob('*') if _.is_file())} inputs, "
       f"{sum(f.stat().st_size for f in CORPUS.rglob('*') if f.is_file())} bytes")

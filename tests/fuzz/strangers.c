@@ -10,7 +10,7 @@ enum { HEAD = 16, OFFER = 19 };
 
 static void check_greeting(input_t *in)
 {
-    greeting_heard_t heard = {0}, whole = {0};
+    greeting_answer_t heard = {0}, whole = {0};
     char mechanism[GREETING_MECHANISM + 1], again[GREETING_MECHANISM + 1];
     bool more = true;
     while (more && in->left) {

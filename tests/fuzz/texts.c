@@ -5,7 +5,7 @@
 #include "core/errors.h"
 #include "core/names.h"
 #include "core/units.h"
-#include "proto/utf8.h"
+#include "core/utf8.h"
 #include "tests/fuzz/fuzz.h"
 #include "wire/wire.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LD_PRELOAD: a disk that is slow, and a clock that is ahead.  HTTP_SHIM names a folder: where it has a file
- * `slow`, the next sync takes 1.2 s and removes it; while it has a file `ahead`, the time of day is two minutes
+ * `slow`, the next sync takes 1.2 s and removes it; while it has a file `ahead`, the time of day is four minutes
  * later. */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -43,6 +43,6 @@ int clock_gettime(clockid_t clock, struct timespec *ret_now)
     char path[4096];
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clock_gettime");
     int rc = next(clock, ret_now);
-    if (!rc && clock == CLOCK_REALTIME && access(path_of("ahead", path), F_OK) == 0) ret_now->tv_sec += 120;
+    if (!rc && clock == CLOCK_REALTIME && access(path_of("ahead", path), F_OK) == 0) ret_now->tv_sec += 240;
     return rc;
 }

@@ -24,9 +24,10 @@ static inline bool same_version(const version_row_t *a, const version_row_t *b)
            a->decision == b->decision && a->activated_ms == b->activated_ms &&
            a->first_decision == b->first_decision && a->first_ms == b->first_ms &&
            a->ended_ms == b->ended_ms && digest_equal(&a->digest, &b->digest) &&
-           a->part.payload_bytes == b->part.payload_bytes &&
-           a->part.manifest_bytes == b->part.manifest_bytes &&
-           digest_equal(&a->part.manifest_digest, &b->part.manifest_digest) &&
+           a->parts.count == b->parts.count &&
+           a->parts.part[0].payload_bytes == b->parts.part[0].payload_bytes &&
+           a->parts.part[0].manifest_bytes == b->parts.part[0].manifest_bytes &&
+           digest_equal(&a->parts.part[0].manifest_digest, &b->parts.part[0].manifest_digest) &&
            !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) && a->step == b->step &&
            a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
            a->chunk_count == b->chunk_count && a->activation == b->activation &&

@@ -5,6 +5,7 @@
 #define TESTS_ROLLOUT_SOUND_H
 
 #include "broker/rollout/track.h"
+#include "core/clock.h"
 
 #include <string.h>
 
@@ -76,13 +77,24 @@ static inline bool lists_are_sound(const track_t *t)
     for (size_t i = 0; !track_is_ended(t) && i < p->count; i++) {
         const plan_row_t *row = p->rows[i];
         if (!way_ends(p, row, 1) || !way_ends(p, row, 2)) return false;
-        if (row->half && p->shape != PLAN_TWO_TREE) return false;
+        if (row->half && p->shape == PLAN_STAR) return false;
         bool has_order = p->shape != PLAN_TWO_TREE && row->fetch >= PLAN_FETCHING;
-        for (uint32_t k = 0; has_order && k < row->source_count; k++) {
-            const plan_row_t *source = plan_row(p, row->sources[k]);
+        for (uint32_t k = 0; has_order && k < row->source_count + row->other_count; k++) {
+            uint32_t count = row->source_count;
+            const plan_row_t *source = plan_row(p, k < count ? row->sources[k] : row->others[k - count]);
             if (!source || source->has != PLAN_PARTS) continue;
             if (station_index(p, source->station) >= station_index(p, row->station)) return false;
         }
+    }
+    return true;
+}
+
+static inline bool loads_are_sound(const plan_t *p)
+{
+    for (size_t i = 0; i < p->station_count; i++) {
+        uint32_t load = 0;
+        for (size_t k = 0; k < p->chain[i]->count; k++) load += p->chain[i]->rows[k]->load;
+        if (load != p->chain[i]->load) return false;
     }
     return true;
 }
@@ -99,11 +111,14 @@ static inline bool track_is_sound(const track_t *t)
                                 .is_eligible = c->is_eligible,
                                 .has_reached = c->has_reached,
                                 .is_spare = c->is_spare,
-                                .is_ordered = c->switch_us != 0});
+                                .is_ordered = c->switch_us != 0,
+                                .is_out = copy_is_out(c)});
         again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
         sources += copy_holds(c);
-        if (copy_is_told(c) && !(c->told_us && copy_in_flight(c) && c->state >= COPY_ANNOUNCED)) return false;
+        if (copy_is_sent(c) && !(c->sent_us && copy_in_flight(c) && c->state >= COPY_ANNOUNCED)) return false;
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
+        if (row && row->copy != c) return false;
+        if (c->state == COPY_FAILED && c->retry_us && t->retry_us == CLOCK_NEVER) return false;
         if (row && (row->has == PLAN_LOADING) != (c->state == COPY_ARRIVED && c->region.generation))
             return false;
         if (row && ((row->has == PLAN_WHOLE) != copy_holds(c) || (row->fetch && !copy_in_flight(c))))
@@ -111,7 +126,7 @@ static inline bool track_is_sound(const track_t *t)
     }
     again.units += complete_groups(t);
     return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count &&
-           groups_are_sound(t) && waits_are_sound(t) && lists_are_sound(t);
+           groups_are_sound(t) && waits_are_sound(t) && lists_are_sound(t) && loads_are_sound(&t->plan);
 }
 
 static inline bool rollout_is_sound(const rollout_t *ro)

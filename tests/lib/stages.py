@@ -2,9 +2,16 @@
 """A stage is a named list of commands of a long run, one after the other.
 
 run() starts stages in their order as lanes become free: a stage takes one lane, or all of them, or none (it
-waits for a network and runs at a low priority).  A stage starts when the stages in its `after` have passed.
+waits for a network and runs at a low priority).  A stage that `waits` most of its time, for clocks and other
+processes, takes none either: it runs beside the others, one such stage at a time, and never beside one that
+takes all lanes.  A stage starts when the stages in its `after` have passed.
+
+A stage is a session.  Linux gives each session an equal share of the processors (autogroup), and a priority
+of a process counts within its session only: so a stage that waits for a network has half a share.
+
 The output of a stage goes to a file, and is printed in one piece when the stage ends.  The first stage that
-fails ends the others, and the run, with every process that a stage started, in whatever session.
+fails ends the others, and the run, with every process that a stage started, in whatever session.  Where the
+end of its output does not name the failure, the lines that do are repeated: some readers see the end only.
 
 A command that ends with 77 is a skip.  Skips are printed once more at the end: those commands, lines that
 begin with "skipped:", cases that say so, and tests that ctest did not run, except disabled ones."""
@@ -21,7 +28,10 @@ import time
 
 SKIPPED = 77
 SAID = re.compile(r"^ *(skipped:.*)|^\s*\d+ - (.*) \(Skipped\)$", re.I)
+FAILURE = re.compile(r"\bFAIL|\bSURVIVED\b|\*\*\*|\berror:|Error\b|does not hold")
+LAST_LINES = 15
 GRACE_S = 10
+HALF = 3
 
 
 @dataclasses.dataclass
@@ -30,11 +40,33 @@ class Stage:
     commands: list          # each a list of words
     lanes: int = 1          # 0: it waits for a network
     after: tuple = ()       # names of stages
+    waits: bool = False     # most of its time, on the machine
+    nice: int = 0           # of its session: at -5 it has three times the share, for root only
+
+
+def names_of_failure(lines):
+    """-> the lines that name it, the last ones, where none stands at the end."""
+    early, end = lines[:-LAST_LINES], lines[-LAST_LINES:]
+    named = [] if any(map(FAILURE.search, end)) else list(filter(FAILURE.search, early))
+    return ["-- what failed, from the lines above:", *named[-LAST_LINES:]] if named else []
 
 
 def cpu_of_children_s():
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def set_share(pid, nice):
+    """Of the session that `pid` leads.  Where there are none, or only root may, it stays as it is."""
+    end = time.monotonic() + 1
+    while nice != 0 and time.monotonic() < end:
+        try:
+            pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+            return
+        except BlockingIOError:     # ten such changes a second, of all users but root together
+            time.sleep(0.02)
+        except OSError:
+            return
 
 
 class Running:
@@ -53,6 +85,7 @@ class Running:
         with open(self.log, "ab") as out:
             self.child = subprocess.Popen(low + self.stage.commands[self.next], stdin=subprocess.DEVNULL,
                                           stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        set_share(self.child.pid, HALF if self.stage.lanes == 0 else self.stage.nice)
 
     def note_skips(self, code):
         text = self.log.read_bytes()[self.mark:].decode(errors="replace")
@@ -126,12 +159,20 @@ class Run:
         return time.monotonic() - self.start
 
     def weight(self, stage):
-        return min(stage.lanes, self.lanes)
+        return 0 if stage.waits else min(stage.lanes, self.lanes)
+
+    def takes_all(self, stage):
+        return self.weight(stage) == self.lanes
 
     def may_start(self, stage):
-        passed = {r.stage.name for r in self.done}
-        busy = sum(self.weight(r.stage) for r in self.running)
-        return set(stage.after) <= passed and busy + self.weight(stage) <= self.lanes
+        running = [r.stage for r in self.running]
+        one_waits = any(s.waits for s in running)
+        if stage.waits:
+            is_held = one_waits or any(map(self.takes_all, running))
+        else:
+            is_full = sum(map(self.weight, [stage, *running])) > self.lanes
+            is_held = is_full or (one_waits and self.takes_all(stage))
+        return not is_held and set(stage.after) <= {r.stage.name for r in self.done}
 
     def start_what_may(self):
         """In their order.  A stage of all lanes holds up those behind it, or its turn would never come."""
@@ -141,13 +182,16 @@ class Run:
                 self.waiting.remove(stage)
                 self.say(f"-- {stage.name}: started after {self.elapsed():.0f} s")
                 self.running.append(Running(stage, self.folder))
-            elif self.weight(stage) == self.lanes and set(stage.after) <= passed:
+            elif self.takes_all(stage) and set(stage.after) <= passed:
                 return
 
     def report(self, r):
         verdict = "passed" if r.code == 0 else f"FAILED, exit status {r.code}"
         self.say(f"\n== {r.stage.name} ({r.took_s:.0f} s, {verdict})")
-        self.say(r.log.read_text(errors="replace").rstrip("\n"))
+        text = r.log.read_text(errors="replace").rstrip("\n")
+        self.say(text)
+        for line in names_of_failure(text.splitlines()) if r.code != 0 else []:
+            self.say(line)
 
     def step(self):
         """-> whether all is well so far."""

@@ -109,7 +109,7 @@ Test(broker, ready_line_and_status)
         char type;
     } FIELDS[] = {{"schema", 's'},   {"kind", 's'},     {"ok", 'b'},      {"role", 's'},
                   {"pid", 'i'},      {"endpoint", 's'}, {"cluster", 's'}, {"epoch", 'i'},
-                  {"data_dir", 's'}, {"wire", 'o'},     {"heddle", 's'}};
+                  {"data_dir", 's'}, {"wire", 'o'},     {"heddle", 's'},  {"leads", 'b'}};
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
         const json_t *v = json_object_get(r.ready, FIELDS[i].key);
         bool fits = FIELDS[i].type == 's'   ? json_is_string(v)

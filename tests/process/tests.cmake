@@ -4,7 +4,7 @@ set(process_helper_files ${CMAKE_CURRENT_LIST_DIR}/child.c ${CMAKE_CURRENT_LIST_
 add_library(process_helpers STATIC ${process_helper_files})
 target_link_libraries(process_helpers PUBLIC heddle_client heddle_criterion)
 target_compile_options(process_helpers PRIVATE -Wno-missing-prototypes)
-file(GLOB processes CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
+file(GLOB processes ${HEDDLE_GLOB} ${CMAKE_CURRENT_LIST_DIR}/*.c)
 list(REMOVE_ITEM processes ${process_helper_files})
 foreach(file IN LISTS processes)
   get_filename_component(stem ${file} NAME_WE)

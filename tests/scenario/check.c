@@ -56,8 +56,8 @@ static void check_bytes(world_t *w, const actor_t *a, const slot_t *slot)
     if (!c)
         world_fail(w, "I3: %s serves v%" PRIu64 " with a digest that nobody published", a->name,
                    slot->view.version);
-    if (slot->manifest.payload_bytes != c->layout.payload_bytes ||
-        memcmp(slot->region->view, c->payload, c->layout.payload_bytes) != 0)
+    if (slot->parts[0].manifest.payload_bytes != c->layout.payload_bytes ||
+        memcmp(slot->parts[0].region->view, c->payload, c->layout.payload_bytes) != 0)
         world_fail(w, "I3: %s serves torn bytes as v%" PRIu64, a->name, slot->view.version);
 }
 
@@ -217,7 +217,7 @@ static uint64_t mix(uint64_t h, uint64_t v) { return (h ^ v) * 0x100000001b3ull;
 
 static uint64_t mix_track(uint64_t h, const track_t *t)
 {
-    h = mix(mix(mix(h, t->version), t->publisher), t->publisher_state);
+    h = mix(mix(mix(h, t->version), t->plan.publisher.token), t->plan.publisher.state);
     for (size_t c = 0; c < t->copy_count; c++) {
         const copy_row_t *copy = t->copies[c];
         h = mix(mix(mix(mix(h, copy->token), copy->state), copy->bytes_done), copy->is_eligible);
@@ -241,7 +241,7 @@ uint64_t check_signature(const broker_t *b)
             h = mix_track(h, b->rollout.adapters[i]->tracks[k]);
     for (size_t i = 0; i < b->members.worker_count; i++) {
         const member_t *m = b->members.workers[i];
-        h = mix(mix(mix(h, m->token), m->state), m->heard_us);
+        h = mix(mix(mix(h, m->token), m->state), m->received_us);
     }
     return h;
 }

@@ -77,7 +77,7 @@ Test(decide, one_rejects_after_the_commit)
     world_run(w, 50 * MS);
     MUST(w, worker_active(workers[1]) == 1);
     const adapter_row_t *a = registry_adapter(&w->broker->registry, ADAPTER);
-    MUST(w, summary_copy_state(copy_find(world_track(w, 1), "w2"), a, 1) == COPY_STALE);
+    MUST(w, summary_copy_state(copy_find(world_track(w, 1), "w2"), a->active, 1) == COPY_STALE);
     MUST(w, !strcmp(world_state(w, 2), "active"));
     workers[1]->conf.app = APP_ACCEPTS;
     world_run(w, 2 * LEASE_US);
@@ -438,7 +438,7 @@ Test(decide, every_slot_is_held)
     MUST(w, strstr(trainer->rolled.message, "held by 1 reader"));
     MUST(w, worker_active(workers[0]) == 4);
     const content_t *first = content_get((content_shape_t){1, 8, 1024});
-    MUST(w, !memcmp(holds[0]->region->view, first->payload,
+    MUST(w, !memcmp(holds[0]->parts[0].region->view, first->payload,
                     first->layout.payload_bytes)); /* still what it was */
     worker_unhold(workers[0], holds[0]);
     publish_and_activate(6);
@@ -459,7 +459,7 @@ static void publish_past_a_reader(uint32_t worker_count)
         MUST(w, !strcmp(world_state(w, v - 1), "kept")); /* the version before can be activated */
     }
     const content_t *first = content_get((content_shape_t){1, 8, 1024});
-    MUST(w, !memcmp(hold->region->view, first->payload, first->layout.payload_bytes));
+    MUST(w, !memcmp(hold->parts[0].region->view, first->payload, first->layout.payload_bytes));
     worker_unhold(workers[0], hold);
     world_run(w, SECOND);
     check_settled(w);

@@ -3,11 +3,14 @@
 #include "broker/rollout/drain.h"
 #include "tests/scenario/world.h"
 
+#include <heddle/publisher.h>
+
 #include <stdio.h>
 
 #define LEASE_US (4 * SECOND)
 #define BEAT_US SECOND
-#define RATE (1u << 20) /* so that the 2 MiB below take two seconds */
+#define MESSAGE_US (SECOND / 1000) /* more than one takes */
+#define RATE (1u << 20)            /* so that the 2 MiB below take two seconds */
 
 static world_t *w;
 static actor_t *workers[16], *trainer, *admin;
@@ -79,6 +82,115 @@ Test(drain, by_command)
     MUST(w, !strcmp(world_state(w, 2), "active"));
 }
 
+static void stays(const char *name)
+{
+    admin_ask(admin, (msg_query_t){.op = "drain_cancel", .name = name});
+    UNTIL(w, SECOND, admin->is_replied);
+}
+
+/* What it restates until it has the answer begins no other drain. */
+Test(drain, is_taken_back)
+{
+    for (uint64_t told_us = 0; told_us < 3 * BEAT_US; told_us += BEAT_US / 2) {
+        open_world(40 + told_us, 1);
+        publishes(1);
+        UNTIL(w, SECOND, world_all_active(w, 1));
+        drains("w1");
+        world_run(w, told_us);
+        MUST(w, row("w1")->state == MEMBER_DRAINING);
+        uint64_t told = workers[0]->events_by_type[HEDDLE_EVENT_DRAINING];
+        stays("w1");
+        MUST(w, admin->reply_code == HEDDLE_OK && row("w1")->state == MEMBER_READY);
+        publishes(2);
+        UNTIL(w, SECOND, world_all_active(w, 2));
+        MUST(w, copy_find(world_track(w, 2), "w1")->is_eligible);
+        world_run(w, 4 * BEAT_US);
+        MUST(w, row("w1")->state == MEMBER_READY && !worker_node_drains(workers[0]->worker));
+        MUST(w, workers[0]->events_by_type[HEDDLE_EVENT_STAYING] ==
+                        workers[0]->events_by_type[HEDDLE_EVENT_DRAINING] &&
+                    workers[0]->events_by_type[HEDDLE_EVENT_DRAINING] >= told);
+        actor_break(workers[0]);
+        UNTIL(w, 2 * SECOND, worker_is_ready(workers[0]));
+        world_run(w, 2 * BEAT_US);
+        MUST(w, row("w1")->state == MEMBER_READY);
+        drains("w1");
+        MUST(w, row("w1")->state == MEMBER_DRAINING);
+        UNTIL(w, 2 * BEAT_US, worker_node_drains(workers[0]->worker));
+        MUST(w, row("w1")->state == MEMBER_DRAINING);
+        world_destroy(&w);
+    }
+}
+
+/* The worker gets its answer at once, and not at its next heartbeat: a broker that is started again meanwhile
+ * finds a worker that restates nothing. */
+Test(drain, is_taken_back_before_a_start_of_the_broker)
+{
+    for (uint64_t told_us = BEAT_US; told_us < 3 * BEAT_US; told_us += BEAT_US / 4) {
+        open_last_holder(70 + told_us);
+        drains("w1");
+        UNTIL(w, 2 * BEAT_US, worker_node_drains(workers[0]->worker));
+        world_run(w, told_us);
+        stays("w1");
+        MUST(w, admin->reply_code == HEDDLE_OK);
+        world_run(w, MESSAGE_US);
+        world_broker_kill(w);
+        world_run(w, SECOND);
+        world_broker_start(w);
+        UNTIL(w, LEASE_US, row("w1") && member_is_ready(row("w1")));
+        MUST(w, row("w1")->state == MEMBER_READY && !worker_node_drains(workers[0]->worker));
+        MUST(w, workers[0]->events_by_type[HEDDLE_EVENT_STAYING] == 1);
+        world_run(w, 2 * LEASE_US);
+        MUST(w, row("w1")->state == MEMBER_READY && !has_left(workers[0]));
+        world_destroy(&w);
+    }
+}
+
+/* A new session of before it had the answer restates the drain, too. */
+Test(drain, is_taken_back_while_its_line_breaks)
+{
+    open_last_holder(60);
+    drains("w1");
+    UNTIL(w, 2 * BEAT_US, worker_node_drains(workers[0]->worker));
+    actor_break(workers[0]);
+    stays("w1");
+    MUST(w, admin->reply_code == HEDDLE_OK);
+    UNTIL(w, 2 * SECOND, worker_is_ready(workers[0]));
+    world_run(w, 2 * BEAT_US);
+    MUST(w, row("w1")->state == MEMBER_READY && !worker_node_drains(workers[0]->worker));
+}
+
+/* What went elsewhere stays there. */
+Test(drain, is_taken_back_when_others_have_taken_over)
+{
+    open_last_holder(61);
+    drains("w1");
+    actor_t *late = world_worker(w, "w2", (worker_conf_t){.max_rate_bytes = RATE});
+    UNTIL(w, 10 * SECOND, worker_active(late) == 2 && copy_find(world_track(w, 1), "w2"));
+    stays("w1");
+    MUST(w, admin->reply_code == HEDDLE_OK);
+    UNTIL(w, 10 * SECOND, worker_holds(late, 1));
+    world_run(w, 2 * LEASE_US);
+    MUST(w, !has_left(workers[0]) && row("w1")->state == MEMBER_READY);
+}
+
+/* Neither of one that has left, nor where the application wants to go. */
+Test(drain, is_not_taken_back)
+{
+    open_world(62, 2);
+    publishes(1);
+    UNTIL(w, SECOND, world_all_active(w, 1));
+    drains("w1");
+    UNTIL(w, 3 * BEAT_US, has_left(workers[0]));
+    stays("w1");
+    MUST(w, admin->reply_code == HEDDLE_ERR_REQUEST_CONFLICT);
+    worker_node_drain(workers[1]->worker, w->now_us);
+    workers[1]->due_us = w->now_us;
+    UNTIL(w, BEAT_US, row("w2")->state == MEMBER_DRAINING);
+    stays("w2");
+    MUST(w, admin->reply_code == HEDDLE_ERR_REQUEST_CONFLICT);
+    MUST(w, row("w2")->state == MEMBER_DRAINING);
+}
+
 Test(drain, before_there_is_a_version)
 {
     open_world(19, 2);
@@ -137,6 +249,57 @@ Test(drain, the_last_copy_goes_over_beside_a_retired_one)
     MUST(w, worker_active(late) == 3);
 }
 
+static void publishes_by_hand(uint64_t version)
+{
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = version, .count = 32, .rows = 1024},
+                                                   .activation = HEDDLE_ACTIVATION_MANUAL}) == version);
+}
+
+static bool is_retired(uint64_t version) { return !strcmp(world_state(w, version), "retired"); }
+
+/* Of the three slots of w2 one has version 2, which is active, and one version 1, which came from w1.  A reader
+ * has version 3, which is superseded, in the last one, and version 4 waits for a slot. */
+static actor_t *open_full(uint64_t seed)
+{
+    open_last_holder(seed);
+    actor_t *late = world_worker(w, "w2", (worker_conf_t){0});
+    UNTIL(w, SECOND, worker_active(late) == 2);
+    actor_start(trainer);
+    UNTIL(w, 2 * LEASE_US, trainer_is_ready(trainer));
+    publishes_by_hand(3);
+    UNTIL(w, SECOND, worker_holds(late, 3) && !strcmp(world_state(w, 3), "staged"));
+    (void)worker_hold(late, 3);
+    drains("w1");
+    return late;
+}
+static void stays_until_it_is_retired(const actor_t *late)
+{
+    MUST(w, worker_holds(late, 1));
+    publishes_by_hand(4);
+    for (uint64_t end_us = w->now_us + 2 * SECOND; !worker_holds(late, 4) && world_step(w, end_us);)
+        MUST(w, worker_holds(late, 1) || is_retired(1));
+    MUST(w, worker_holds(late, 4) && worker_active(late) == 2 && is_retired(1));
+}
+
+Test(drain, what_went_over_stays_until_it_is_retired)
+{
+    const actor_t *late = open_full(28);
+    UNTIL(w, 4 * BEAT_US, has_left(workers[0]));
+    actor_kill(workers[0]);
+    stays_until_it_is_retired(late);
+}
+
+/* The same while w1 was told to leave, and has not: it counts as a holder no more. */
+Test(drain, what_was_told_to_leave_holds_nothing)
+{
+    const actor_t *late = open_full(29);
+    UNTIL(w, 4 * BEAT_US, row("w1")->drain == DRAIN_DONE);
+    actor_stop(workers[0], true);
+    stays_until_it_is_retired(late);
+    actor_stop(workers[0], false);
+    UNTIL(w, 2 * BEAT_US, has_left(workers[0]));
+}
+
 /* A worker that stands still is waited for until its lease ends, unless it drains. */
 Test(drain, no_rollout_waits)
 {
@@ -147,6 +310,8 @@ Test(drain, no_rollout_waits)
     actor_stop(workers[0], true);
     publishes(2);
     UNTIL(w, BEAT_US, worker_active(workers[1]) == 2 && worker_active(workers[2]) == 2);
+    publishes(3);
+    UNTIL(w, BEAT_US, worker_active(workers[1]) == 3 && worker_active(workers[2]) == 3);
     MUST(w, row("w1")->state == MEMBER_DRAINING);
 }
 
@@ -293,7 +458,7 @@ Test(drain, a_released_publisher_is_no_holder)
     open_world(24, 1);
     publishes(1);
     UNTIL(w, SECOND, world_all_active(w, 1));
-    MUST(w, world_track(w, 1)->publisher_state == PUBLISHER_RELEASED);
+    MUST(w, world_track(w, 1)->plan.publisher.state == PUBLISHER_RELEASED);
     drains("w1");
     world_run(w, 2 * LEASE_US);
     MUST(w, !has_left(workers[0]));
@@ -355,6 +520,7 @@ Test(drain, half_of_16_during_publishes)
     uint64_t late_us = 0, decided_us = 0, active = 0;
     for (uint64_t version = 1; version <= 16; version++) {
         publishes(version);
+        uint64_t looked_us = w->now_us; /* a decision that is found was made since then */
         if (version >= 4 && version < 8) drains(workers[version - 4]->name);
         if (version >= 8 && version < 12) actor_kill(workers[version - 4]);
         uint64_t end_us = w->now_us + 2 * LEASE_US;
@@ -362,8 +528,9 @@ Test(drain, half_of_16_during_publishes)
         while (!is_done && world_step(w, end_us)) {
             if (world_adapter(w) && world_adapter(w)->active != active) {
                 active = world_adapter(w)->active;
-                decided_us = w->now_us;
+                decided_us = looked_us;
             }
+            looked_us = w->now_us;
             is_done = true;
             for (int i = 8; i < 16; i++) is_done &= worker_active(workers[i]) == version;
             bool is_behind = false;

@@ -1,136 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a version takes to come to many workers, on links with a rate, in virtual time: in multiples of
- * M/B, the time that its bytes take on one link.  No system can take less than 1. */
-#include "tests/scenario/world.h"
+/* How long a version takes to come to many workers, on links with a rate, in virtual time. */
+#include "tests/scenario/wave.h"
 
 #include <heddle/publisher.h>
-
 #include <stdio.h>
-
-#define RATE 37500000u /* 300 Mbit/s */
-#define LATENCY_US 100u
-#define CHUNK LIMIT_CHUNK_MIN_BYTES
-#define LEASE_US (4 * SECOND)
-#define HEARTBEAT_US (LEASE_US / 4)
-
-enum { HOSTS = 16 };
-
-static const mem_link_t LINK = {.bytes_per_s = RATE, .latency_us = LATENCY_US};
-
-static world_t *w;
-static actor_t *trainer, *workers[ACTORS_MAX];
-static uint64_t start_us;
-static double bytes, unit_us; /* M, M/B */
-
-static void close_world(void)
-{
-    if (w) world_destroy(&w);
-    content_forget_all();
-}
+#include <string.h>
 TestSuite(fanout, .fini = close_world);
-
-typedef struct {
-    uint32_t workers, tensors; /* of 64 KiB each: a chunk */
-    uint64_t seed;
-    plan_shape_t shape;
-    uint32_t hosts;        /* of the workers, in turns; 0: each is by itself */
-    const char *publisher; /* the host of the publisher; NULL: it is by itself */
-    uint32_t slow;         /* the number of a worker with a tenth of the rate, from 1; 0: none */
-    uint64_t max_rate;     /* of the publisher, by its own choice; 0: no limit */
-    uint32_t slower;       /* all links have the rate divided by this; 0: by 1 */
-} wave_t;
-typedef struct {
-    double staged, active;  /* from the call of publish to the last worker, in M/B */
-    double egress, ingress; /* bytes out of the publisher, and into all workers that are alive, in M */
-    uint64_t active_us;
-    double into[HOSTS]; /* bytes into all workers of a host, in M, also into those that were killed */
-} figures_t;
-
-static bool all_hold(uint64_t version)
-{
-    for (uint32_t i = 0; workers[i]; i++)
-        if (workers[i]->alive && !worker_holds(workers[i], version)) return false;
-    return true;
-}
-
-static uint32_t host_count;
-static double into_killed[HOSTS]; /* as in figures_t */
-
-static mem_link_t link_of(const wave_t *wave)
-{
-    mem_link_t link = LINK;
-    if (wave->slower) link.bytes_per_s /= wave->slower;
-    return link;
-}
-
-/* "w01" on "h00", "w02" on "h01", ... */
-static void add_worker(uint32_t number, const wave_t *wave)
-{
-    uint32_t hosts = wave->hosts;
-    char name[16], host[16];
-    static char names[HOSTS][16];
-    snprintf(name, sizeof name, "w%02u", number + 1);
-    snprintf(host, sizeof host, "h%02u", hosts ? number % hosts : 0);
-    if (hosts) memcpy(names[number % hosts], host, sizeof host);
-    worker_conf_t conf = {.link = link_of(wave), .host = hosts ? names[number % hosts] : NULL};
-    if (number + 1 == wave->slow) conf.link.bytes_per_s /= 10;
-    workers[number] = world_worker(w, name, conf);
-}
-
-/* One publisher, and workers that are all there before; each has a link of the same rate. */
-static void begin(wave_t wave)
-{
-    w = world_new((world_opts_t){.seed = wave.seed, .keep = 1, .shape = wave.shape});
-    trainer = world_trainer(
-        w, "ann",
-        (trainer_conf_t){.link = link_of(&wave), .host = wave.publisher, .max_rate_bytes = wave.max_rate});
-    memset(workers, 0, sizeof workers);
-    memset(into_killed, 0, sizeof into_killed);
-    host_count = wave.hosts;
-    for (uint32_t i = 0; i < wave.workers; i++) add_worker(i, &wave);
-    UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, wave.workers));
-    content_shape_t shape = {.seed = wave.seed, .count = wave.tensors, .rows = 1024};
-    bytes = (double)content_bytes(content_get(shape));
-    unit_us = bytes / (double)link_of(&wave).bytes_per_s * 1e6;
-    start_us = w->now_us;
-    trainer_publish(trainer, (publish_t){.shape = shape});
-}
-
-/* Until so much of the version has left the publisher. */
-static void publisher_sends(double share)
-{
-    UNTIL(w, 10 * SECOND, (double)actor_counters(trainer).bytes_out >= share * bytes);
-}
-
-/* Over the network, in M. */
-static double bytes_into(const actor_t *a) { return (double)actor_counters(a).bytes_in / bytes; }
-
-static double took(void) { return (double)(w->now_us - start_us) / unit_us; }
-
-static figures_t end(const char *what)
-{
-    uint32_t count = 0;
-    while (workers[count]) count++;
-    uint64_t limit_us = (uint64_t)unit_us * (count + 2) + SECOND;
-    UNTIL(w, limit_us, all_hold(1));
-    figures_t f = {.staged = took()};
-    UNTIL(w, 2 * LEASE_US, world_all_active(w, 1)); /* a worker that was killed is waited for, a lease long */
-    f.active = took();
-    f.active_us = w->now_us - start_us;
-    if (trainer->alive) f.egress = (double)actor_counters(trainer).bytes_out / bytes;
-    memcpy(f.into, into_killed, sizeof f.into);
-    for (uint32_t i = 0; i < count; i++) {
-        double in = workers[i]->alive ? bytes_into(workers[i]) : 0;
-        f.ingress += in;
-        if (host_count) f.into[i % host_count] += in;
-    }
-    printf(
-        "%3u workers, %.1f MB, %s: staged %.3f, active %.3f M/B, %.3f M out of the publisher, %llu steps\n",
-        count, bytes / 1e6, what, f.staged, f.active, f.egress, (unsigned long long)w->steps);
-    check_settled(w);
-    world_destroy(&w);
-    return f;
-}
 
 /* ---- a star ---- */
 
@@ -138,8 +13,8 @@ static figures_t end(const char *what)
 static void check_star(wave_t wave)
 {
     wave.shape = PLAN_STAR;
-    begin(wave);
-    figures_t f = end("star");
+    wave_begin(wave);
+    figures_t f = wave_end("star");
     cr_assert_float_eq(f.active, wave.workers, 0.1 + 0.01 * wave.workers);
     cr_assert_float_eq(f.egress, wave.workers, 0.001);
     cr_assert_float_eq(f.ingress, wave.workers, 0.001, "nothing comes twice");
@@ -160,10 +35,10 @@ Test(fanout, a_star_takes_the_time_of_each)
 static void check_chain(wave_t wave)
 {
     wave.shape = PLAN_CHAIN;
-    begin(wave);
+    wave_begin(wave);
     uint64_t store_us = w->store_is_late ? 10 * MS : 0;
-    figures_t f = end("chain");
-    double chunk_us = (double)CHUNK / RATE * 1e6, n = bytes / CHUNK;
+    figures_t f = wave_end("chain");
+    double chunk_us = (double)CHUNK / RATE * 1e6, n = wave_bytes / CHUNK;
     double hops_us = wave.workers * (double)LATENCY_US;
     double estimate = ((n + wave.workers - 1) * chunk_us + hops_us + (double)store_us) / unit_us;
     cr_assert(f.active >= 1 && f.active <= 1.03 * estimate, "%.3f, and the estimate is %.3f", f.active,
@@ -185,50 +60,33 @@ Test(fanout, a_chain_takes_the_time_of_its_estimate)
 
 Test(fanout, what_is_no_longer_than_a_hop_goes_to_each_from_the_publisher)
 {
-    begin((wave_t){.workers = 4, .tensors = 4, .seed = 17});
-    figures_t f = end("short");
+    wave_begin((wave_t){.workers = 4, .tensors = 4, .seed = 17});
+    figures_t f = wave_end("short");
     cr_assert_float_eq(f.egress, 4, 0.001);
 }
 
 /* Its bytes take longer than a hop. */
 Test(fanout, what_is_short_goes_along_the_chain_behind_a_limited_publisher)
 {
-    begin((wave_t){.workers = 4, .tensors = 4, .seed = 18, .max_rate = 4000000});
-    figures_t f = end("short, of a limited publisher");
+    wave_begin((wave_t){.workers = 4, .tensors = 4, .seed = 18, .max_rate = 4000000});
+    figures_t f = wave_end("short, of a limited publisher");
     cr_assert_float_eq(f.egress, 1, 0.001);
 }
 
 Test(fanout, the_same_seed_gives_the_same_time)
 {
     wave_t wave = {.workers = 8, .tensors = 32, .seed = 6};
-    begin(wave);
-    uint64_t first_us = end("once").active_us;
-    begin(wave);
-    uint64_t again_us = end("again").active_us;
+    wave_begin(wave);
+    uint64_t first_us = wave_end("once").active_us;
+    wave_begin(wave);
+    uint64_t again_us = wave_end("again").active_us;
     wave.seed++;
-    begin(wave);
-    uint64_t other_us = end("other").active_us;
+    wave_begin(wave);
+    uint64_t other_us = wave_end("other").active_us;
     cr_assert(again_us == first_us && other_us != first_us);
 }
 
 /* ---- members go and come ---- */
-
-enum { RELAYS = 16 };
-static const wave_t HALF_WAY = {.workers = RELAYS, .tensors = 256, .seed = 21, .shape = PLAN_CHAIN};
-
-static figures_t undisturbed(wave_t wave)
-{
-    begin(wave);
-    return end("undisturbed");
-}
-
-/* A receive window, for the one that has to ask another. */
-static void check_twice(figures_t f, double count)
-{
-    cr_assert(f.egress <= 1.05, "%.3f M out of the publisher", f.egress);
-    cr_assert(f.ingress <= count + LIMIT_WINDOW_BYTES / bytes, "%.3f M came to %.0f workers", f.ingress,
-              count);
-}
 
 Test(fanout, each_relay_that_is_killed_costs_next_to_nothing)
 {
@@ -236,10 +94,10 @@ Test(fanout, each_relay_that_is_killed_costs_next_to_nothing)
     for (uint32_t dead = 0; dead < RELAYS; dead++) {
         char what[32];
         snprintf(what, sizeof what, "w%02u killed", dead + 1);
-        begin(HALF_WAY);
+        wave_begin(HALF_WAY);
         publisher_sends(0.5);
         actor_kill(workers[dead]);
-        figures_t f = end(what);
+        figures_t f = wave_end(what);
         cr_assert(f.staged <= before.staged + 0.05, "%.3f, and %.3f before: %s", f.staged, before.staged,
                   what);
         check_twice(f, RELAYS - 1);
@@ -249,10 +107,10 @@ Test(fanout, each_relay_that_is_killed_costs_next_to_nothing)
 Test(fanout, several_relays_that_are_killed_cost_little)
 {
     figures_t before = undisturbed(HALF_WAY);
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     publisher_sends(0.5);
     for (uint32_t dead = 3; dead < 7; dead++) actor_kill(workers[dead]);
-    figures_t f = end("four killed");
+    figures_t f = wave_end("four killed");
     cr_assert(f.staged <= before.staged + 0.2, "%.3f", f.staged);
     check_twice(f, RELAYS - 4 + 3);
 }
@@ -261,7 +119,7 @@ Test(fanout, several_relays_that_are_killed_cost_little)
 Test(fanout, a_relay_that_stands_still_is_passed_over)
 {
     figures_t before = undisturbed(HALF_WAY);
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     publisher_sends(0.5);
     actor_stop(workers[5], true);
     UNTIL(w, 10 * SECOND,
@@ -273,7 +131,7 @@ Test(fanout, a_relay_that_stands_still_is_passed_over)
         if (!strcmp(behind->served[i].name, workers[5]->name)) late = behind->served[i].moved.late;
     cr_assert_gt(late, 0, "the one behind it says why its asks moved");
     actor_stop(workers[5], false);
-    check_twice(end("one stopped"), RELAYS + 1);
+    check_twice(wave_end("one stopped"), RELAYS + 1);
 }
 
 /* Those behind it have asked the publisher meanwhile, and come back: its uplink carries for them what the time
@@ -281,14 +139,14 @@ Test(fanout, a_relay_that_stands_still_is_passed_over)
 Test(fanout, a_relay_that_stood_still_once_has_its_place_again)
 {
     enum { STOP_US = 500000, LEAST_DEADLINE_US = 200000 };
-    begin((wave_t){.workers = 4, .tensors = 1024, .seed = 24, .shape = PLAN_CHAIN});
+    wave_begin((wave_t){.workers = 4, .tensors = 1024, .seed = 24, .shape = PLAN_CHAIN});
     publisher_sends(0.05);
     actor_stop(workers[0], true);
     world_run(w, STOP_US);
     actor_stop(workers[0], false);
-    figures_t f = end("the first stopped");
+    figures_t f = wave_end("the first stopped");
     double without = (STOP_US - LEAST_DEADLINE_US) / unit_us;
-    cr_assert(f.egress <= 1.05 + without + LIMIT_WINDOW_BYTES / bytes, "%.3f", f.egress);
+    cr_assert(f.egress <= 1.05 + without + LIMIT_WINDOW_BYTES / wave_bytes, "%.3f", f.egress);
     cr_assert(f.active <= 1.1 + STOP_US / unit_us, "%.3f", f.active);
 }
 
@@ -296,7 +154,7 @@ Test(fanout, a_relay_that_stood_still_once_has_its_place_again)
  * that. */
 Test(fanout, one_that_fetches_an_older_version_first_is_passed_over)
 {
-    begin((wave_t){.workers = 3, .tensors = 256, .seed = 26});
+    wave_begin((wave_t){.workers = 3, .tensors = 256, .seed = 26});
     UNTIL(w, 10 * SECOND, all_hold(1));
     actor_t *slow = world_worker(w, "a-slow-one", (worker_conf_t){.link = {RATE / 20, LATENCY_US}});
     UNTIL(w, SECOND, slow->is_up);
@@ -312,14 +170,14 @@ Test(fanout, one_that_fetches_an_older_version_first_is_passed_over)
 
 Test(fanout, one_that_joins_at_half_way_fetches_from_the_tail)
 {
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     publisher_sends(0.5);
     uint64_t joined_us = w->now_us;
     workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
     UNTIL(w, 10 * SECOND, worker_holds(workers[RELAYS], 1));
     double own = (double)(w->now_us - joined_us) / unit_us;
     cr_assert(own <= 1.15, "%.3f", own);
-    figures_t f = end("one more");
+    figures_t f = wave_end("one more");
     cr_assert_float_eq(f.egress, 1, 0.05);
     cr_assert_float_eq(f.ingress, RELAYS + 1, 0.001, "nothing comes twice");
 }
@@ -328,7 +186,7 @@ Test(fanout, one_with_a_limited_rate_holds_up_no_other)
 {
     wave_t wave = HALF_WAY;
     wave.workers = RELAYS - 1;
-    begin(wave);
+    wave_begin(wave);
     actor_t *slow = world_worker(w, "a-slow-one", (worker_conf_t){.link = LINK, .max_rate_bytes = RATE / 10});
     UNTIL(w, 10 * SECOND, all_hold(1));
     UNTIL(w, 10 * SECOND, worker_holds(slow, 1));
@@ -344,7 +202,7 @@ Test(fanout, one_with_a_limited_rate_holds_up_no_other)
 /* All chunks are somewhere, and no process has all of them yet, but for the first one. */
 Test(fanout, the_publisher_may_go_when_all_chunks_are_out)
 {
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     publisher_sends(1);
     actor_kill(trainer);
     UNTIL(w, 10 * SECOND, all_hold(1));
@@ -355,7 +213,7 @@ Test(fanout, the_publisher_may_go_when_all_chunks_are_out)
 /* Each has half of it, and gets no more. */
 Test(fanout, the_version_fails_a_lease_after_the_last_chunk)
 {
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     publisher_sends(0.5);
     actor_kill(trainer);
     UNTIL(w, LEASE_US + 2 * SECOND + LEASE_US, !strcmp(world_state(w, 1), "failed"));
@@ -367,43 +225,27 @@ Test(fanout, the_version_fails_a_lease_after_the_last_chunk)
 Test(fanout, a_restart_of_the_broker_moves_no_transfer)
 {
     figures_t before = undisturbed(HALF_WAY);
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     publisher_sends(0.5);
     world_broker_kill(w);
     world_broker_start(w);
     UNTIL(w, 10 * SECOND, all_hold(1));
     cr_assert(took() <= before.active + 0.05, "%.3f", took());
-    figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / bytes};
+    figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / wave_bytes};
     cr_assert(f.egress <= 1.01, "%.3f", f.egress);
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
 }
 
 /* ---- hosts ---- */
 
-/* 64 workers on 16 hosts. */
-static const wave_t ON_HOSTS = {.workers = 4 * HOSTS, .tensors = 256, .seed = 31, .hosts = HOSTS};
-
 Test(fanout, one_copy_goes_into_each_host)
 {
-    begin(ON_HOSTS);
-    figures_t f = end("16 hosts");
+    wave_begin(ON_HOSTS);
+    figures_t f = wave_end("16 hosts");
     cr_assert(f.active <= 1.2, "%.3f", f.active);
     cr_assert(f.egress <= 1.05, "%.3f", f.egress);
     for (uint32_t i = 0; i < HOSTS; i++)
         cr_assert_float_eq(f.into[i], 1, 0.001, "%.3f M into host %u", f.into[i], i);
-}
-
-/* The worker of the host that fetches for the others. */
-static uint32_t head_of(uint32_t host)
-{
-    uint32_t head = UINT32_MAX;
-    for (uint32_t i = host; workers[i]; i += host_count) {
-        if (bytes_into(workers[i]) == 0) continue;
-        cr_assert_eq(head, UINT32_MAX, "one of a host fetches");
-        head = i;
-    }
-    cr_assert_neq(head, UINT32_MAX);
-    return head;
 }
 
 static bool others_hold(uint32_t host)
@@ -420,23 +262,22 @@ static void check_head_killed(plan_shape_t shape, double cost)
     enum { PROBE_US = 250000 };
     wave_t wave = ON_HOSTS;
     wave.shape = shape;
-    begin(wave);
-    figures_t before = end("16 hosts");
+    wave_begin(wave);
+    figures_t before = wave_end("16 hosts");
     for (uint32_t host = 0; host < HOSTS; host += 5) {
-        begin(wave);
+        wave_begin(wave);
         publisher_sends(0.5);
         uint32_t head = head_of(host);
-        into_killed[host] = bytes_into(workers[head]);
-        actor_kill(workers[head]);
+        kill_of_host(head);
         UNTIL(w, 10 * SECOND, others_hold(host));
         cr_assert(took() <= before.staged + cost, "%.3f: other hosts than %u", took(), host);
-        figures_t f = end("a head killed");
+        figures_t f = wave_end("a head killed");
         double limit = 0.5 + before.staged + PROBE_US / unit_us;
         cr_assert(f.staged <= limit, "%.3f, and the limit is %.3f", f.staged, limit);
         cr_assert(f.egress <= 1.05, "%.3f", f.egress);
         for (uint32_t i = 0; i < HOSTS; i++)
-            cr_assert(f.into[i] <= (i == host ? 2 : 1) + LIMIT_WINDOW_BYTES / bytes, "%.3f M into host %u",
-                      f.into[i], i);
+            cr_assert(f.into[i] <= (i == host ? 2 : 1) + LIMIT_WINDOW_BYTES / wave_bytes,
+                      "%.3f M into host %u", f.into[i], i);
     }
 }
 
@@ -446,8 +287,8 @@ Test(fanout, where_the_head_of_a_host_is_killed_the_next_one_fetches) { check_he
 Test(fanout, on_the_host_of_the_publisher_nothing_crosses_a_network)
 {
     wave_t wave = {.workers = 8, .tensors = 256, .seed = 32, .hosts = 2, .publisher = "h00"};
-    begin(wave);
-    figures_t f = end("the publisher's host and another");
+    wave_begin(wave);
+    figures_t f = wave_end("the publisher's host and another");
     cr_assert_float_eq(f.into[0], 0, 1e-9, "%.3f", f.into[0]);
     cr_assert_float_eq(f.into[1], 1, 0.001, "%.3f", f.into[1]);
     cr_assert_float_eq(f.egress, 1, 0.001, "%.3f", f.egress);
@@ -455,43 +296,18 @@ Test(fanout, on_the_host_of_the_publisher_nothing_crosses_a_network)
 
 /* ---- slow ones, and ones that lie ---- */
 
-static uint32_t published(event_type_t type, const char *other)
-{
-    uint32_t count = 0;
-    const events_t *log = &w->broker->events;
-    for (uint64_t seq = events_first(log); seq <= log->last_seq; seq++) {
-        const event_row_t *e = events_at(log, seq);
-        count += e->type == type && !strcmp(e->other, other);
-    }
-    return count;
-}
-
-static void publish_next(wave_t wave)
-{
-    start_us = w->now_us;
-    trainer_publish(trainer,
-                    (publish_t){.shape = {.seed = ++wave.seed, .count = wave.tensors, .rows = 1024}});
-}
-
-static bool all_hold_but(uint64_t version, const actor_t *one)
-{
-    for (uint32_t i = 0; workers[i]; i++)
-        if (workers[i] != one && !worker_holds(workers[i], version)) return false;
-    return true;
-}
-
 /* It would be the first of the chain, by its name. */
 Test(fanout, one_that_is_no_relay_sends_nothing)
 {
     wave_t wave = {.workers = 4, .tensors = 128, .seed = 23, .shape = PLAN_CHAIN};
-    begin(wave);
+    wave_begin(wave);
     UNTIL(w, 10 * SECOND, world_all_active(w, 1));
-    actor_t *leaf = world_worker(w, "a-leaf", (worker_conf_t){.link = LINK, .no_relay = true});
-    UNTIL(w, 10 * SECOND, world_all_active(w, 1) && worker_is_ready(leaf));
+    actor_t *last = world_worker(w, "a-last", (worker_conf_t){.link = LINK, .no_relay = true});
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1) && worker_is_ready(last));
     publish_next(wave);
     UNTIL(w, 10 * SECOND, world_all_active(w, 2));
-    cr_assert_eq(actor_counters(leaf).bytes_out, 0);
-    cr_assert((double)actor_counters(trainer).bytes_out <= 2.01 * bytes);
+    cr_assert_eq(actor_counters(last).bytes_out, 0);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 2.01 * wave_bytes);
 }
 
 /* Where it is not known to be slow it is where its name puts it, and is left; then it is at the end.  At the
@@ -499,14 +315,14 @@ Test(fanout, one_that_is_no_relay_sends_nothing)
 static void check_slow(uint32_t which)
 {
     wave_t wave = {.workers = RELAYS, .tensors = 512, .seed = 41, .shape = PLAN_CHAIN, .slow = which};
-    begin(wave);
+    wave_begin(wave);
     const actor_t *slow = workers[wave.slow - 1];
     UNTIL(w, 20 * SECOND, all_hold_but(1, slow));
     printf("beside a slow one, w%02u: %.3f M/B\n", which, took());
     cr_assert(took() <= 1.35, "%.3f", took());
     cr_assert_eq(published(EVENT_SOURCE_SLOW, slow->name), 1);
     UNTIL(w, 20 * SECOND, world_all_active(w, 1));
-    double first = (double)actor_counters(trainer).bytes_out / bytes;
+    double first = (double)actor_counters(trainer).bytes_out / wave_bytes;
     publish_next(wave);
     UNTIL(w, 20 * SECOND, all_hold_but(2, slow));
     printf("the next version: %.3f M/B\n", took());
@@ -515,7 +331,7 @@ static void check_slow(uint32_t which)
     for (uint32_t i = 0; workers[i]; i++)
         cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), workers[i] == slow, "%s",
                      workers[i]->name);
-    double both = (double)actor_counters(trainer).bytes_out / bytes;
+    double both = (double)actor_counters(trainer).bytes_out / wave_bytes;
     printf("out of the publisher: %.3f M, then %.3f M\n", first, both - first);
     cr_assert(first <= 1.05, "%.3f M out of the publisher", first);
     cr_assert(both <= 2 * 1.05, "%.3f M out of the publisher", both);
@@ -533,7 +349,7 @@ Test(fanout, a_slow_worker_holds_up_others_for_a_moment_and_once)
 Test(fanout, one_that_is_blamed_beside_a_slow_one_does_not_wait_for_it)
 {
     wave_t wave = {.workers = RELAYS, .tensors = 610, .seed = 46, .shape = PLAN_CHAIN};
-    begin(wave);
+    wave_begin(wave);
     UNTIL(w, 10 * SECOND, world_all_active(w, 1));
     actor_t *slow = workers[4];
     publish_next(wave);
@@ -552,7 +368,7 @@ Test(fanout, those_that_were_slow_wait_for_none_that_is)
 {
     enum { SLOW_ONES = 6 };
     wave_t wave = {.workers = RELAYS, .tensors = 512, .seed = 45, .shape = PLAN_CHAIN};
-    begin(wave);
+    wave_begin(wave);
     UNTIL(w, 10 * SECOND, world_all_active(w, 1));
     for (uint32_t i = 0; i < 2 * SLOW_ONES; i++) {
         bool is_known = i % 2;
@@ -573,7 +389,7 @@ Test(fanout, those_that_were_slow_wait_for_none_that_is)
 Test(fanout, a_slow_worker_is_left_where_chunks_are_large)
 {
     wave_t wave = {.workers = 3, .tensors = 4096, .seed = 42, .shape = PLAN_CHAIN, .slow = 2};
-    begin(wave);
+    wave_begin(wave);
     const actor_t *slow = workers[wave.slow - 1];
     UNTIL(w, 60 * SECOND, all_hold_but(1, slow));
     printf("beside a slow one, large chunks: %.3f M/B\n", took());
@@ -581,7 +397,7 @@ Test(fanout, a_slow_worker_is_left_where_chunks_are_large)
     for (uint32_t i = 0; workers[i]; i++)
         cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), workers[i] == slow, "%s",
                      workers[i]->name);
-    cr_assert((double)actor_counters(trainer).bytes_out <= 1.05 * bytes);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 1.05 * wave_bytes);
 }
 
 /* The link of a holder gets slow when it has the bytes: what fetches from it leaves it for another holder. */
@@ -589,7 +405,7 @@ Test(fanout, those_that_join_wait_for_no_slow_holder)
 {
     enum { HOLDERS = 3 };
     for (uint32_t which = 0; which < HOLDERS; which++) {
-        begin((wave_t){.workers = HOLDERS, .tensors = 512, .seed = 43, .shape = PLAN_CHAIN});
+        wave_begin((wave_t){.workers = HOLDERS, .tensors = 512, .seed = 43, .shape = PLAN_CHAIN});
         UNTIL(w, 10 * SECOND, world_all_active(w, 1));
         double sent = (double)actor_counters(trainer).bytes_out;
         mem_set_link(workers[which]->t, (mem_link_t){RATE / 100, LATENCY_US});
@@ -601,7 +417,7 @@ Test(fanout, those_that_join_wait_for_no_slow_holder)
             UNTIL(w, 100 * SECOND, worker_holds(workers[i], 1));
             cr_assert(took() <= 2, "%.3f for %s beside w%02u", took(), name, which + 1);
         }
-        sent = ((double)actor_counters(trainer).bytes_out - sent) / bytes;
+        sent = ((double)actor_counters(trainer).bytes_out - sent) / wave_bytes;
         cr_assert(sent <= 0.05, "%.3f M more out of the publisher", sent);
         world_destroy(&w);
     }
@@ -610,8 +426,8 @@ Test(fanout, those_that_join_wait_for_no_slow_holder)
 /* It takes longer than a second: the publisher is lent a piece a second by those next to it, and no more. */
 Test(fanout, a_long_transfer_along_a_good_chain_costs_the_publisher_no_more)
 {
-    begin((wave_t){.workers = 4, .tensors = 2048, .seed = 44, .shape = PLAN_CHAIN});
-    figures_t f = end("a long one");
+    wave_begin((wave_t){.workers = 4, .tensors = 2048, .seed = 44, .shape = PLAN_CHAIN});
+    figures_t f = wave_end("a long one");
     cr_assert(f.active <= 1.03, "%.3f", f.active);
     cr_assert(f.egress <= 1.01, "%.3f M out of the publisher", f.egress);
     cr_assert_float_eq(f.ingress, 4, 0.001, "nothing comes twice");
@@ -620,27 +436,27 @@ Test(fanout, a_long_transfer_along_a_good_chain_costs_the_publisher_no_more)
 /* In a chain that is well no worker leaves another one, and nothing comes twice: check_chain has the bytes. */
 Test(fanout, no_worker_of_a_good_chain_is_called_slow)
 {
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     UNTIL(w, 10 * SECOND, world_all_active(w, 1));
     for (uint32_t i = 0; workers[i]; i++) cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), 0);
 }
 
 /* Its child asks another one at once, says so, and in the next version no other fetches from it. */
-Test(fanout, a_relay_that_sends_wrong_bytes_is_a_leaf_from_then_on)
+Test(fanout, a_relay_that_sends_wrong_bytes_is_a_last_resort_from_then_on)
 {
-    begin(HALF_WAY);
+    wave_begin(HALF_WAY);
     actor_t *liar = workers[5];
     mem_corrupt_data(liar->t, 100, 17);
     UNTIL(w, 10 * SECOND, world_all_active(w, 1));
     cr_assert(took() <= 1.2, "%.3f", took());
     cr_assert_eq(published(EVENT_SOURCE_BAD, liar->name), 1);
-    cr_assert((double)actor_counters(trainer).bytes_out <= 1.05 * bytes);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 1.05 * wave_bytes);
     uint64_t sent = actor_counters(liar).bytes_out;
     publish_next(HALF_WAY);
     UNTIL(w, 10 * SECOND, world_all_active(w, 2));
     cr_assert(took() <= 1.2, "%.3f", took());
-    cr_assert_eq(actor_counters(liar).bytes_out, sent, "it is a leaf");
-    cr_assert((double)actor_counters(trainer).bytes_out <= 2 * 1.05 * bytes);
+    cr_assert_eq(actor_counters(liar).bytes_out, sent, "it is a last resort");
+    cr_assert((double)actor_counters(trainer).bytes_out <= 2 * 1.05 * wave_bytes);
 }
 
 /* ---- two trees ---- */
@@ -650,7 +466,7 @@ Test(fanout, a_relay_that_sends_wrong_bytes_is_a_leaf_from_then_on)
 static double trees_estimate(uint32_t count)
 {
     uint64_t store_us = w->store_is_late ? 10 * MS : 0;
-    double chunk_us = (double)CHUNK / RATE * 1e6, n = bytes / CHUNK;
+    double chunk_us = (double)CHUNK / RATE * 1e6, n = wave_bytes / CHUNK;
     uint32_t d = 0;
     while (count >> (d + 1)) d++;
     return ((n + 2 * d) * chunk_us + (d + 1) * (double)LATENCY_US + (double)store_us) / unit_us;
@@ -659,9 +475,9 @@ static double trees_estimate(uint32_t count)
 /* Within 3 % of the estimate, and the uplink of each member carries the bytes once. */
 static void check_trees(wave_t wave)
 {
-    begin(wave);
+    wave_begin(wave);
     double estimate = trees_estimate(wave.workers);
-    figures_t f = end("two trees");
+    figures_t f = wave_end("two trees");
     cr_assert(f.active >= 1 && f.active <= 1.03 * estimate, "%.3f, and the estimate is %.3f", f.active,
               estimate);
     cr_assert_float_eq(f.egress, 1, 0.01, "%.3f: the bytes, and a manifest more", f.egress);
@@ -677,8 +493,6 @@ Test(fanout, two_trees_take_the_time_of_their_estimate)
     check_trees((wave_t){.workers = 128, .tensors = 269, .seed = 35, .shape = PLAN_TWO_TREE});
 }
 
-static const wave_t IN_TREES = {.workers = RELAYS, .tensors = 269, .seed = 36, .shape = PLAN_TWO_TREE};
-
 /* 40 MB.  Those behind it turn to two others, of which neither has to send all bytes more. */
 Test(fanout, each_of_the_trees_may_be_killed)
 {
@@ -686,10 +500,10 @@ Test(fanout, each_of_the_trees_may_be_killed)
     wave.tensors = 610;
     figures_t before = undisturbed(wave);
     for (uint32_t dead = 0; dead < RELAYS; dead++) {
-        begin(wave);
+        wave_begin(wave);
         publisher_sends(0.5);
         actor_kill(workers[dead]);
-        figures_t f = end("one of the trees killed");
+        figures_t f = wave_end("one of the trees killed");
         cr_assert(f.staged <= before.staged + 0.05, "%.3f without worker %u", f.staged, dead);
         check_twice(f, RELAYS - 1);
     }
@@ -700,27 +514,27 @@ Test(fanout, one_of_the_trees_that_stands_still_is_passed_over)
 {
     figures_t before = undisturbed(IN_TREES);
     for (uint32_t stopped = 0; stopped < RELAYS; stopped += 5) {
-        begin(IN_TREES);
+        wave_begin(IN_TREES);
         publisher_sends(0.5);
         actor_stop(workers[stopped], true);
         for (uint32_t i = 0; i < RELAYS; i++)
             if (i != stopped) UNTIL(w, 10 * SECOND, worker_holds(workers[i], 1));
         cr_assert(took() <= before.active + SECOND / unit_us, "%.3f without worker %u", took(), stopped);
         actor_stop(workers[stopped], false);
-        check_twice(end("one of the trees stopped"), RELAYS + 1);
+        check_twice(wave_end("one of the trees stopped"), RELAYS + 1);
     }
 }
 
 Test(fanout, one_that_joins_the_trees_fetches_from_those_with_room)
 {
-    begin(IN_TREES);
+    wave_begin(IN_TREES);
     publisher_sends(0.5);
     uint64_t joined_us = w->now_us;
     workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
     UNTIL(w, 10 * SECOND, worker_holds(workers[RELAYS], 1));
     double own = (double)(w->now_us - joined_us) / unit_us;
     cr_assert(own <= 1.15, "%.3f", own);
-    figures_t f = end("one more in the trees");
+    figures_t f = wave_end("one more in the trees");
     cr_assert_float_eq(f.egress, 1, 0.05);
     cr_assert_float_eq(f.ingress, RELAYS + 1, 0.001, "nothing comes twice");
 }
@@ -728,9 +542,9 @@ Test(fanout, one_that_joins_the_trees_fetches_from_those_with_room)
 /* No process has all chunks yet; each of the two roots got a manifest. */
 Test(fanout, the_publisher_of_trees_may_go_when_all_chunks_are_out)
 {
-    begin(IN_TREES);
+    wave_begin(IN_TREES);
     content_shape_t shape = {.seed = IN_TREES.seed, .count = IN_TREES.tensors, .rows = 1024};
-    publisher_sends(1 + ((double)content_get(shape)->manifest.bytes - 1) / bytes);
+    publisher_sends(1 + ((double)content_get(shape)->manifest.bytes - 1) / wave_bytes);
     actor_kill(trainer);
     UNTIL(w, 10 * SECOND, all_hold(1));
     cr_assert(took() <= 1.2, "%.3f", took());
@@ -740,13 +554,13 @@ Test(fanout, the_publisher_of_trees_may_go_when_all_chunks_are_out)
 Test(fanout, a_restart_of_the_broker_moves_no_transfer_of_trees)
 {
     figures_t before = undisturbed(IN_TREES);
-    begin(IN_TREES);
+    wave_begin(IN_TREES);
     publisher_sends(0.5);
     world_broker_kill(w);
     world_broker_start(w);
     UNTIL(w, 10 * SECOND, all_hold(1));
     cr_assert(took() <= before.active + 0.05, "%.3f", took());
-    figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / bytes};
+    figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / wave_bytes};
     cr_assert(f.egress <= 1.01, "%.3f", f.egress);
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
 }
@@ -762,7 +576,7 @@ Test(fanout, many_workers_fetch_along_trees_where_none_says_how)
 Test(fanout, the_rate_that_a_version_came_at_counts_for_the_next_one)
 {
     wave_t wave = {.workers = 20, .tensors = 269, .seed = 38};
-    begin(wave);
+    wave_begin(wave);
     UNTIL(w, 10 * SECOND, world_all_active(w, 1));
     cr_assert_eq(world_track(w, 1)->plan.shape, PLAN_TWO_TREE);
     publish_next(wave);
@@ -776,251 +590,4 @@ Test(fanout, the_rate_that_a_version_came_at_counts_for_the_next_one)
 Test(fanout, where_the_head_of_a_host_in_trees_is_killed_the_next_one_fetches)
 {
     check_head_killed(PLAN_TWO_TREE, 0.08);
-}
-
-/* ---- the same faults in both plans ---- */
-
-static const wave_t *const PLANS[] = {&HALF_WAY, &IN_TREES};
-enum { PLAN_COUNT = sizeof PLANS / sizeof *PLANS };
-
-/* The version before is active: the one that comes meanwhile takes about as long, and there is none to fetch
- * then. */
-Test(fanout, one_that_joins_at_half_way_fetches_what_is_on_its_way_first)
-{
-    for (int i = 0; i < PLAN_COUNT; i++) {
-        wave_t wave = *PLANS[i];
-        wave.tensors = 610;
-        figures_t before = undisturbed(wave);
-        begin(wave);
-        UNTIL(w, 10 * SECOND, world_all_active(w, 1));
-        double sent = (double)actor_counters(trainer).bytes_out;
-        publish_next(wave);
-        UNTIL(w, 10 * SECOND, (double)actor_counters(trainer).bytes_out >= sent + 0.5 * bytes);
-        uint64_t joined_us = w->now_us;
-        workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
-        UNTIL(w, 10 * SECOND, all_hold_but(2, workers[RELAYS]));
-        double others = took();
-        UNTIL(w, 10 * SECOND, worker_active(workers[RELAYS]) == 2);
-        double own = (double)(w->now_us - joined_us) / unit_us;
-        sent = ((double)actor_counters(trainer).bytes_out - sent) / bytes;
-        printf("one that joins: %.3f M/B, the others %.3f, %.3f M out of the publisher\n", own, others, sent);
-        cr_assert(own <= 1.15, "%.3f", own);
-        cr_assert(others <= before.staged + 0.05, "%.3f, and %.3f before", others, before.staged);
-        cr_assert(sent <= 1.05, "%.3f M out of the publisher", sent);
-        cr_assert(bytes_into(workers[RELAYS]) <= 1.001, "nothing comes twice");
-        world_destroy(&w);
-    }
-}
-
-static void check_none_is_called_slow(void)
-{
-    for (uint32_t i = 0; workers[i]; i++) cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), 0);
-}
-
-/* What it sends is lost: its children wait for the manifest until their first deadline, and for the first chunk
- * again. */
-Test(fanout, a_relay_that_never_answers_is_passed_over)
-{
-    enum { FIRST_DEADLINE_US = 800000 };
-    for (int i = 0; i < PLAN_COUNT; i++) {
-        figures_t before = undisturbed(*PLANS[i]);
-        begin(*PLANS[i]);
-        mem_drop_data(workers[5]->t, UINT32_MAX);
-        figures_t f = end("one never answers");
-        cr_assert(f.staged <= before.staged + (2 * FIRST_DEADLINE_US + 100 * MS) / unit_us, "%.3f", f.staged);
-        check_twice(f, RELAYS);
-    }
-}
-
-static void sends_nothing(actor_t *a) { mem_drop_data(a->t, UINT32_MAX); }
-static void refuses_each(actor_t *a) { mem_refuse(a->t, HEDDLE_ERR_AGAIN); }
-
-/* It gets all bytes, and those behind it get none from it: from the next version on none waits for it. */
-Test(fanout, a_relay_that_gives_nothing_is_asked_in_one_version_alone)
-{
-    static void (*const FAULTS[])(actor_t *) = {sends_nothing, refuses_each};
-    for (int i = 0; i < PLAN_COUNT * 2; i++) {
-        wave_t wave = *PLANS[i / 2];
-        begin(wave);
-        actor_t *useless = workers[0];
-        FAULTS[i % 2](useless);
-        UNTIL(w, 10 * SECOND, world_all_active(w, 1));
-        for (uint64_t version = 2; version <= 3; version++) {
-            double before = (double)actor_counters(trainer).bytes_out;
-            wave.seed++;
-            publish_next(wave);
-            UNTIL(w, 10 * SECOND, all_hold_but(version, useless));
-            double others = took();
-            UNTIL(w, 10 * SECOND, world_all_active(w, version));
-            double egress = ((double)actor_counters(trainer).bytes_out - before) / bytes;
-            printf("beside one that gives nothing: %.3f M/B, %.3f M out of the publisher\n", others, egress);
-            cr_assert(egress <= 1.05, "%.3f M out of the publisher", egress);
-            cr_assert(others <= 1.15, "%.3f", others);
-        }
-        cr_assert_eq(published(EVENT_SOURCE_SLOW, useless->name), 1);
-        check_settled(w);
-        world_destroy(&w);
-    }
-}
-
-/* One chunk has another digest: the one behind it asks another source, and reports it. */
-Test(fanout, a_bit_that_one_of_the_trees_flips_costs_next_to_nothing)
-{
-    figures_t before = undisturbed(IN_TREES);
-    begin(IN_TREES);
-    actor_t *liar = workers[5];
-    mem_corrupt_data(liar->t, 50, 17);
-    UNTIL(w, 10 * SECOND, published(EVENT_SOURCE_BAD, liar->name) == 1);
-    figures_t f = end("one of the trees flips a bit");
-    cr_assert(f.staged <= before.staged + 0.1, "%.3f", f.staged);
-    check_twice(f, RELAYS);
-}
-
-static bool others_are_active(const actor_t *one)
-{
-    for (uint32_t i = 0; workers[i]; i++)
-        if (workers[i] != one && worker_active(workers[i]) != 1) return false;
-    return true;
-}
-
-/* The others go on without it; it comes back under another token, and fetches what it lacks. */
-Test(fanout, a_relay_that_is_stopped_past_its_lease_fetches_on)
-{
-    for (int i = 0; i < PLAN_COUNT; i++) {
-        begin(*PLANS[i]);
-        publisher_sends(0.5);
-        actor_t *stopped = workers[5];
-        actor_stop(stopped, true);
-        UNTIL(w, 3 * LEASE_US, others_are_active(stopped));
-        check_none_is_called_slow();
-        world_run(w, 2 * LEASE_US);
-        cr_assert_not(member_is_ready(membership_worker(&w->broker->members, stopped->name)));
-        actor_stop(stopped, false);
-        check_twice(end("stopped past its lease"), RELAYS + 1);
-    }
-}
-
-static void cut_link(actor_t *a, uint64_t for_us)
-{
-    actor_cut(a, true);
-    mem_cut(a->t, w->now_us + for_us);
-}
-
-/* Those behind it turn to others when its time is over, and it fetches on. */
-Test(fanout, a_relay_whose_link_is_cut_for_1_to_60_s_fetches_on)
-{
-    static const uint64_t CUT_US[] = {SECOND, 10 * SECOND, 60 * SECOND};
-    for (int i = 0; i < PLAN_COUNT * 3; i++) {
-        figures_t before = undisturbed(*PLANS[i / 3]);
-        begin(*PLANS[i / 3]);
-        publisher_sends(0.5);
-        actor_t *cut = workers[5];
-        uint64_t back_us = w->now_us + CUT_US[i % 3];
-        cut_link(cut, CUT_US[i % 3]);
-        UNTIL(w, 10 * SECOND, all_hold_but(1, cut));
-        cr_assert(took() <= before.staged + 500 * MS / unit_us, "%.3f", took());
-        check_none_is_called_slow();
-        if (w->now_us < back_us) world_run(w, back_us - w->now_us);
-        actor_cut(cut, false);
-        check_twice(end("the link of one cut"), RELAYS + 1);
-    }
-}
-
-/* All wait for it, and go on when it is back. */
-Test(fanout, a_publisher_whose_link_is_cut_for_a_second_goes_on)
-{
-    for (int i = 0; i < PLAN_COUNT; i++) {
-        figures_t before = undisturbed(*PLANS[i]);
-        begin(*PLANS[i]);
-        publisher_sends(0.5);
-        cut_link(trainer, SECOND);
-        world_run(w, SECOND);
-        actor_cut(trainer, false);
-        figures_t f = end("the link of the publisher cut");
-        cr_assert(f.staged <= before.staged + (SECOND + 100 * MS) / unit_us, "%.3f", f.staged);
-        /* What was on its way is late, and asked for again: a window of each half. */
-        double twice = LIMIT_WINDOW_BYTES / bytes * (PLANS[i]->shape == PLAN_TWO_TREE ? 2 : 1);
-        cr_assert(f.egress <= 1.01 + twice, "%.3f", f.egress);
-        cr_assert(f.ingress <= RELAYS + twice + 0.01, "%.3f", f.ingress);
-    }
-}
-
-/* No process has all chunks: the version fails, and the next one comes to all. */
-Test(fanout, a_version_whose_publisher_is_cut_off_past_a_lease_fails)
-{
-    static const uint64_t CUT_US[] = {10 * SECOND, 60 * SECOND};
-    for (int i = 0; i < PLAN_COUNT * 2; i++) {
-        wave_t wave = *PLANS[i / 2];
-        begin(wave);
-        publisher_sends(0.5);
-        uint64_t back_us = w->now_us + CUT_US[i % 2];
-        cut_link(trainer, CUT_US[i % 2]);
-        UNTIL(w, 3 * LEASE_US, !strcmp(world_state(w, 1), "failed"));
-        MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
-        if (w->now_us < back_us) world_run(w, back_us - w->now_us);
-        actor_cut(trainer, false);
-        UNTIL(w, LEASE_US, trainer_is_ready(trainer) && !trainer_is_busy(trainer));
-        publish_next(wave);
-        UNTIL(w, 10 * SECOND, world_all_active(w, 2));
-        check_settled(w);
-        world_destroy(&w);
-    }
-}
-
-Test(fanout, a_version_in_trees_fails_a_lease_after_the_last_chunk)
-{
-    begin(IN_TREES);
-    publisher_sends(0.5);
-    actor_kill(trainer);
-    UNTIL(w, LEASE_US + 2 * SECOND + LEASE_US, !strcmp(world_state(w, 1), "failed"));
-    MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
-    MUST(w, w->now_us - start_us >= LEASE_US);
-}
-
-/* Bytes move without it; what is decided waits for it. */
-Test(fanout, a_broker_that_is_away_for_long_holds_up_no_bytes)
-{
-    for (int i = 0; i < PLAN_COUNT; i++) {
-        figures_t before = undisturbed(*PLANS[i]);
-        begin(*PLANS[i]);
-        publisher_sends(0.5);
-        world_broker_kill(w);
-        UNTIL(w, 10 * SECOND, all_hold(1));
-        cr_assert(took() <= before.staged + 0.05, "%.3f", took());
-        world_run(w, 10 * SECOND);
-        world_broker_start(w);
-        figures_t f = end("the broker was away");
-        check_twice(f, RELAYS);
-    }
-}
-
-/* ---- a head that stands still ---- */
-
-/* Its link takes some seconds for the version, so that the broker hears of the standstill: that host takes a
- * second copy at most, and no other host does. */
-Test(fanout, a_head_that_stands_still_costs_its_own_host_alone)
-{
-    enum { LINKED_HOSTS = 8, STOPPED_HOST = 1 };
-    static const uint32_t SLOWER[] = {8, 20};
-    static const uint64_t STOP_US[] = {SECOND, 2 * SECOND, 6 * SECOND};
-    for (int i = 0; i < PLAN_COUNT * 6; i++) {
-        wave_t wave = {.workers = 3 * LINKED_HOSTS,
-                       .tensors = 256,
-                       .seed = 31,
-                       .hosts = LINKED_HOSTS,
-                       .shape = PLANS[i / 6]->shape,
-                       .slower = SLOWER[i / 3 % 2]};
-        begin(wave);
-        publisher_sends(0.3);
-        actor_t *head = workers[head_of(STOPPED_HOST)];
-        actor_stop(head, true);
-        world_run(w, STOP_US[i % 3]);
-        actor_stop(head, false);
-        figures_t f = end("a head stood still");
-        cr_assert(f.egress <= 1.05, "%.3f", f.egress);
-        for (uint32_t k = 0; k < LINKED_HOSTS; k++) {
-            double copies = k == STOPPED_HOST ? 2 : 1;
-            cr_assert(f.into[k] <= copies + LIMIT_WINDOW_BYTES / bytes, "%.3f M into host %u", f.into[k], k);
-        }
-    }
 }

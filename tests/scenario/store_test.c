@@ -55,6 +55,26 @@ Test(store, a_publication_ends_by_its_deadline_where_the_store_never_confirms)
     check_settled(w);
 }
 
+/* An operator starts the broker again where its store stays silent: each publication ends as one version,
+ * whether the store had taken its record or not. */
+Test(store, versions_become_active_where_some_confirmations_never_come)
+{
+    open_world(4, 0);
+    w->store_fails_to_confirm = true;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        publish(seed, 60000);
+        UNTIL(w, 30 * SECOND, trainer->published.is_answered && w->broker);
+        MUST(w, !trainer->published.code);
+        MUST(w, trainer->published.version == seed);
+        UNTIL(w, 60 * SECOND, world_all_active(w, seed));
+    }
+    MUST(w, w->silent_count > 3);
+    w->store_fails_to_confirm = false;
+    world_run(w, 20 * SECOND);
+    MUST(w, world_all_ready(w, WORKERS) && world_all_active(w, 12));
+    check_settled(w);
+}
+
 Test(store, versions_become_active_and_no_session_ends_where_each_record_takes_a_second_and_a_half)
 {
     open_world(2, 1500 * MS);

@@ -193,6 +193,7 @@ static void heal(play_t *p)
     world_note(w, "all is healed");
     w->die_at = 0;
     w->commit_code = 0;
+    w->store_fails_to_confirm = false;
     do_broker_start(p);
     for (uint32_t i = 0; i < w->actor_count; i++) {
         actor_stop(w->actors[i], false);

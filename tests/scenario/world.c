@@ -332,9 +332,10 @@ void line_break(actor_t *a)
     post(a, MAIL_DOWN, a->w->now_us, bytes_of(NULL, 0));
 }
 
-void actor_redial(void *self)
+void actor_redial(void *self, const char *to, const char *key)
 {
     actor_t *a = self;
+    (void)to, (void)key; /* there is one broker */
     world_note(a->w, "%s dials anew", a->name);
     bool was = world_product(false);
     mail_t *m, *next;
@@ -553,6 +554,11 @@ void broker_turn(world_t *w)
 {
     instant_t now = {w->now_us, clock_wall(&w->clock)};
     bool busy = false;
+    if (store_is_given_up(w)) {
+        world_broker_kill(w);
+        world_broker_start(w);
+        return;
+    }
     store_confirm(w);
     if (!w->is_dying) PRODUCT(broker_tick(w->broker, now));
     mail_t *m;
@@ -639,7 +645,8 @@ world_t *world_new_down(world_opts_t opts)
     w->clock = (clock_ops_t){virtual_now, virtual_wall, w};
     w->die_kind = -1;
     const char *store = getenv("HEDDLE_TEST_STORE");
-    w->store_is_late = store && !strcmp(store, "late");
+    w->store_fails_to_confirm = store && !strcmp(store, "never");
+    w->store_is_late = store && (w->store_fails_to_confirm || !strcmp(store, "late"));
     w->cluster = "scenario";
     registry_init(&w->shadow);
     w->host = actor_new(w, ACTOR_BROKER, "broker");

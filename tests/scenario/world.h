@@ -12,8 +12,10 @@
  * client, after one of the broker everything, and again at each record that the broker makes durable.  A
  * failure ends the test with the seed, the time and a picture of the world.
  *
- * The broker's store confirms at once, or late by HEDDLE_TEST_STORE=late: each scenario runs with both.  A
- * broker that is killed before the confirmation finds its records in the store, or does not.
+ * The broker's store confirms at once, or late by HEDDLE_TEST_STORE=late: each scenario runs with both.  By
+ * HEDDLE_TEST_STORE=never some of its confirmations never come, and the broker is started again a second
+ * after such a commit: a scenario without bounds in time runs with it, too (tests.cmake).  A broker that is
+ * killed before the confirmation finds its records in the store, or does not.
  *
  * Faults: an actor is killed (memory gone), stopped (not scheduled; what is sent to it waits) and
  * resumed, cut off from the broker (its connection breaks and cannot be made again until healed), started
@@ -175,12 +177,15 @@ struct world {
     int die_kind;            /* only steps of this kind count; -1: all */
     int commit_code;         /* what the next commits answer */
     /* The store of a mode: HEDDLE_TEST_STORE=late confirms each commit some turns later, in a turn of its
-     * own. store_never: from now on it does not confirm any, in each mode. */
-    bool store_is_late, store_never;
+     * own; =never the same, but for one in SILENT_ONE_IN, at random. store_never: from now on it does
+     * not confirm any, in each mode. */
+    bool store_is_late, store_never, store_fails_to_confirm;
+    bool is_silent;             /* the commit that is under way is never confirmed */
+    uint64_t silent_count;      /* of these so far */
     uint64_t store_takes_us;    /* so long each time; 0: a few milliseconds */
     const record_t *committing; /* of the broker; NULL: nothing is under way */
     int committing_count;
-    uint64_t commit_due_us; /* when it is confirmed */
+    uint64_t commit_due_us; /* when it is confirmed; silent: when the broker is started again */
     /* A disk below the records, which may refuse; NULL: none. */
     int (*commit)(void *self, const record_t *records, int count, heddle_error_t *error);
     actor_t *slow; /* the next frame of this type to it finds its queue full; NULL: none */
@@ -331,7 +336,7 @@ void check_settled(world_t *w);
 actor_t *actor_new(world_t *w, actor_kind_t kind, const char *name);
 void actor_forget_mail(actor_t *a);
 int actor_send(void *self, bytes_t frame); /* node_io_t.send of a client */
-void actor_redial(void *self);
+void actor_redial(void *self, const char *to, const char *key);
 void actor_event(void *self, const heddle_event_t *event);
 /* The directory of its host; NULL: it has none. */
 const char *world_directory(world_t *w, const char *host);
@@ -340,7 +345,8 @@ void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes, mem_link_t link);
 void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us);
 void line_break(actor_t *a);
 void broker_turn(world_t *w);
-void store_confirm(world_t *w); /* what is under way and due */
+void store_confirm(world_t *w);           /* what is under way and due */
+bool store_is_given_up(const world_t *w); /* what is under way is due, and is never confirmed */
 void worker_boot(actor_t *a);
 void worker_app(actor_t *a); /* answers what it was asked */
 void trainer_boot(actor_t *a);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-enum { STARTS = 60 /* for want of memory */, LATE_US = 5000 };
+enum { STARTS = 60 /* for want of memory */, LATE_US = 5000, SILENT_US = 1000000, SILENT_ONE_IN = 4 };
 
 /* A record as it lies on disk: with its own copies. */
 typedef struct stored {
@@ -212,7 +212,12 @@ static int commit(world_t *w, const record_t *records, int count, heddle_error_t
     if (w->store_is_late || w->store_never) {
         w->committing = records;
         w->committing_count = count;
-        w->commit_due_us = w->now_us + (w->store_takes_us ? w->store_takes_us : world_random(w, LATE_US));
+        w->is_silent = w->store_fails_to_confirm && !world_random(w, SILENT_ONE_IN);
+        w->silent_count += w->is_silent;
+        if (w->is_silent) world_note(w, "the store will not confirm what is under way");
+        w->commit_due_us = w->now_us + (w->is_silent        ? SILENT_US
+                                        : w->store_takes_us ? w->store_takes_us
+                                                            : world_random(w, LATE_US));
         return HEDDLE_ERR_AGAIN;
     }
     int rc = take(w, records, count, error);
@@ -220,10 +225,17 @@ static int commit(world_t *w, const record_t *records, int count, heddle_error_t
     return rc;
 }
 
+static bool is_due(const world_t *w)
+{
+    return w->committing && !w->store_never && w->now_us >= w->commit_due_us;
+}
+
+bool store_is_given_up(const world_t *w) { return is_due(w) && w->is_silent; }
+
 void store_confirm(world_t *w)
 {
     heddle_error_t error;
-    if (!w->committing || w->store_never || w->now_us < w->commit_due_us) return;
+    if (!is_due(w)) return;
     const record_t *records = w->committing;
     w->committing = NULL;
     int rc = take(w, records, w->committing_count, &error);

@@ -52,12 +52,12 @@ static heddle_snapshot_t *snapshot(uint64_t version)
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
     cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.content_bytes, &slot, NULL), HEDDLE_OK);
-    memcpy(slot->region->base, a.bytes, a.content_bytes);
-    cr_assert_eq(
-        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes),
-                                 a.manifest_bytes),
-                        &m, NULL),
-        HEDDLE_OK);
+    memcpy(slot->parts[0].region->base, a.bytes, a.content_bytes);
+    cr_assert_eq(manifest_decode(
+                     bytes_of((const uint8_t *)slot->parts[0].region->view + manifest_offset(a.payload_bytes),
+                              a.manifest_bytes),
+                     &m, NULL),
+                 HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
                  HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, version, &held), HEDDLE_OK);

@@ -37,7 +37,7 @@ static double seconds(void)
 static void check(const slot_t *held, uint64_t at)
 {
     const test_content_t *a = &contents[held->view.version % CONTENTS];
-    const uint8_t *view = held->region->view;
+    const uint8_t *view = held->parts[0].region->view;
     if (view[at] != a->bytes[at] || !digest_equal(&held->h1, &a->h1)) atomic_fetch_add(&torn, 1);
 }
 
@@ -66,7 +66,7 @@ static void pass(const slot_t *held, uint64_t n)
     heddle_views_t *v;
     struct DLManagedTensor *own;
     passed_t *p = malloc(sizeof *p);
-    uint32_t first = (uint32_t)n % held->manifest.tensor_count, second = !first;
+    uint32_t first = (uint32_t)n % held->parts[0].manifest.tensor_count, second = !first;
     *p = (passed_t){.slot = held, .version = held->view.version};
     if (heddle_snapshot_views(held, &v) || heddle_views_take(v, &first, 1, &p->tensor)) abort();
     give_back(atomic_exchange(&passed, p));
@@ -134,9 +134,9 @@ static void write_version(slots_t *s, uint32_t index, uint64_t version)
     slot_t *slot = NULL;
     manifest_t m;
     if (slot_take(s, 0, index, a->content_bytes, &slot, NULL)) abort();
-    memset(slot->region->base, 0xee, a->payload_bytes);
-    memcpy(slot->region->base, a->bytes, a->content_bytes);
-    const uint8_t *view = slot->region->view;
+    memset(slot->parts[0].region->base, 0xee, a->payload_bytes);
+    memcpy(slot->parts[0].region->base, a->bytes, a->content_bytes);
+    const uint8_t *view = slot->parts[0].region->view;
     if (manifest_decode(bytes_of(view + manifest_offset(a->payload_bytes), a->manifest_bytes), &m, NULL))
         abort();
     slot_offer(slot, &a->manifest_digest, a->content_bytes);

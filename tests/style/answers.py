@@ -29,9 +29,10 @@ SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
     "Commands: keys add, keys revoke": KINDS["key"],
     "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"],
     "Daemons: worker, event": KINDS["worker event"],
-} | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "check", "adapters", "workers",
-                                                   "wait", "forget", "drain", "context", "pull", "verify",
-                                                   "keygen", "invite")}
+} | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "brokers", "check",
+                                                   "doctor", "adapters", "workers", "wait", "forget",
+                                                   "drain", "context", "pull", "verify", "keygen",
+                                                   "invite", "registry")}
 PLAIN = {"version_state": "version state", "worker_state": "worker state", "copy_state": "copy state",
          "event_type": "event type", "public_key": "text"}
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| .*\|$", re.M)

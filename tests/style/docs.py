@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NAMED = re.compile(r"`(?:tests/)?([a-z]+/[a-z_]+(?:\.c|\.py)?): ([a-z0-9_]+)`")
+NAMED = re.compile(r"`(?:tests/)?([a-z]+/[a-z_]+(?:\.c|\.py)?):\s+([a-z0-9_]+)`")
 
 missing, count = [], 0
 for page in sorted(ROOT.glob("docs/*.md")):

@@ -32,7 +32,8 @@ def said_by_sources():
 LIBRARY = "core proto formats wire memory transfer client trainer_client worker broker".split()
 HINT = re.compile(r"error_hint\((.*?)\);", re.S)
 OF_THE_BROKER = {"--data", "--keep", "--keys", "--insecure", "--help", "--key", "--role", "--version",
-                 "--http", "--http-token", "--http-cert", "--http-key"}
+                 "--http", "--http-token", "--http-cert", "--http-key", "--store", "--store-cluster",
+                 "--store-ca", "--store-cert", "--store-key", "--store-user"}
 OF_A_PROGRAM = {"option.c", "option_guess.c"}       # the parser itself
 
 

@@ -14,7 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = """core proto formats wire memory transfer client worker sidecar trainer_client broker
-           broker/inbox broker/members broker/registry broker/store broker/rollout broker/plan
+           broker/inbox broker/keys broker/members broker/registry broker/store broker/rollout broker/plan
            broker/questions http cli bench""".split()
 FACES = {"broker/broker": "broker", "broker/main_daemon": "daemon", "cli/cli": "cli",
          "transfer/transfer": "transfer", "transfer/exchange": "exchange", "wire/wire": "wire"}

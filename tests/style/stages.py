@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """tests/lib/stages.py: a run passes only when each stage has run and passed, the first failure ends it, and
-skips are printed at the end.  And tests/run names every runner of the tree."""
+skips are printed at the end.  And tests/run names every runner of the tree; a stage there stands behind those
+that it needs."""
 import io
+import os
 import pathlib
 import re
+import runpy
+import subprocess
 import sys
 import tempfile
 
@@ -15,7 +19,10 @@ from stages import Stage, run                            # noqa: E402
 
 RUNNERS = """tools/build ctest tests/threads/run tests/python/run tests/coverage tests/fuzz/run
              tests/fuzz/mutants tests/mutants/run examples/demo/demo.sh tests/engines/run tests/large/run
-             tests/fanout/run tests/rl/run tests/install/deb tests/kill/run""".split()
+             tests/fanout/run tests/rl/run tests/install/deb tests/kill/run
+             tests/containers/run tests/containers/manifests tests/evidence/warm
+             tests/evidence/counted tests/evidence/bounded tests/evidence/no_bytes_through_broker
+             tests/evidence/no_shared_disk""".split()
 
 
 def sh(text):
@@ -60,6 +67,17 @@ def fails():
         check(code == 1 and "FAILED, exit status 3" in said and "why" in said, "a failure is shown", said)
         check(not re.search("passed in|later|^no", said, re.M), "a failure is the last", said)
         check(not end.exists(), "a failure ends what runs", said)
+
+
+def repeats():
+    """What failed stands among the last lines; once where it stands there already."""
+    many = "i=0; while [ $i -lt 40 ]; do echo line; i=$((i + 1)); done; "
+    for text, count in ((f"echo one FAILED; {many} exit 1", 2), (f"{many} echo one FAILED; exit 1", 1),
+                        (f"echo one FAILED; {many} echo two FAILED; exit 1", 1),
+                        (f"echo one FAILED; {many} exit 0", 1), (f"{many} exit 1", 0)):
+        code, said = outcome([Stage("a", [sh(text)])])
+        check(said.count("one FAILED") == count, f"{text}: said {count} times", said)
+        check(count < 2 or "one FAILED" in said.splitlines()[-5:], "at the end", said)
 
 
 def ends_servers():
@@ -107,6 +125,37 @@ def lanes():
         check(code == 0, "two stages of one lane run side by side", said)
 
 
+def waits():
+    """Beside both lanes, one at a time, and never beside a stage of all lanes."""
+    with tempfile.TemporaryDirectory() as folder:
+        meet = ("touch \"$0/$1\"; i=0; until [ -e \"$0/p\" ] && [ -e \"$0/q\" ] && [ -e \"$0/r\" ]; do "
+                "i=$((i + 1)); [ $i -lt 400 ] || exit 4; sleep 0.05; done")
+        stages = [Stage(name, [["sh", "-c", meet, folder, name]], waits=name == "r") for name in "pqr"]
+        code, said = outcome(stages)
+        check(code == 0, "a stage that waits runs beside those of the lanes", said)
+    with tempfile.TemporaryDirectory() as folder:
+        alone = ["sh", "-c", "mkdir \"$0\" || exit 5; sleep 0.3; rmdir \"$0\"", f"{folder}/x"]
+        code, said = outcome([Stage("a", [alone], waits=True), Stage("b", [alone], waits=True),
+                              Stage("c", [alone], lanes=2), Stage("d", [alone], waits=True)])
+        check(code == 0, "one that waits at a time, and none beside a stage of all lanes", said)
+
+
+def priorities():
+    """Of processes, and of sessions where those have shares of the processors: after a moment then."""
+    share = "sed 's/.* //' /proc/self/autogroup"
+    probe = subprocess.run(["sh", "-c", f"echo 7 >/proc/self/autogroup && [ \"$({share})\" = 7 ]"],
+                           start_new_session=True, stderr=subprocess.DEVNULL)
+    has_share = ("i=0; until [ \"$(%s)\" = %d ]; do i=$((i + 1)); [ $i -lt 400 ] || exit 4; sleep 0.05; done"
+                 if probe.returncode == 0 else "true %s %d")
+    mine = os.nice(0)
+    for options, nice, of_session in (({}, 0, 0), ({"lanes": 0}, 10, 3), ({"nice": 5}, 0, 5)):
+        command = sh(f"[ $(nice) = {min(mine + nice, 19)} ] || exit 3; " + has_share % (share, of_session))
+        code, said = outcome([Stage("a", [command, command], **options)])
+        check(code == 0, f"{options}: the priority of a stage is {nice}, of its session {of_session}", said)
+    code, said = outcome([Stage("a", [sh("true")], nice=-5)])
+    check(code == 0, "a stage runs where it may have no higher priority", said)
+
+
 def refuses():
     true = [sh("true")]
     for stages in ([], [Stage("a", [])], [Stage("a", true, after=("b",))], [Stage("a", true)] * 2):
@@ -119,9 +168,19 @@ def refuses():
     check(code == 1 and "wait for one another" in said, "a circle is a failure", said)
 
 
-for case in (passes, counts, fails, ends_servers, dies, skips, lanes, refuses):
+def stands_behind():
+    names = []
+    for stage in runpy.run_path(str(ROOT / "tests/run"))["STAGES"]:
+        early = set(stage.after) - set(names)
+        check(not early, f"tests/run: {stage.name} stands before {', '.join(early)}, which it needs: "
+              "run by its name it would lack what that needs")
+        names.append(stage.name)
+
+
+for case in (passes, counts, fails, repeats, ends_servers, dies, skips, lanes, waits,
+             priorities, refuses, stands_behind):
     case()
 table = (ROOT / "tests/run").read_text()
 missing = [runner for runner in RUNNERS if f'"{runner}"' not in table]
 check(not missing, f"tests/run does not run {', '.join(missing)}")
-print(f"stages: 8 cases, {len(RUNNERS)} runners in tests/run")
+print(f"stages: 12 cases, {len(RUNNERS)} runners in tests/run")

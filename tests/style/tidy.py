@@ -4,12 +4,15 @@
 files, as they are compiled in BUILD.  Prints what it finds and exits with 1; 77 where clang-tidy is not
 installed.
 
+Headers are looked at where a C file includes them: the filter of .clang-tidy must let each of them through.
+
 A file in which nothing was found leaves a stamp in BUILD/tidy, with how it was compiled.  It is looked at
 again when that has changed, or when it, a header that it includes, or the checks are younger."""
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +71,17 @@ def findings(path):
     return done.stdout.strip() or f"{path}: clang-tidy failed:\n{done.stderr.strip()}"
 
 
+def unseen():
+    """-> the headers of the product that the filter leaves out."""
+    line = re.search(r"^HeaderFilterRegex: '(.*)'$", (ROOT / ".clang-tidy").read_text(), re.M)
+    return [path for path in sorted(ROOT.rglob("*.h"))
+            if is_product(path) and not re.search(line[1], path.as_posix())]
+
+
+left_out = unseen()
+if left_out:
+    print("\n".join(f"{path}: .clang-tidy, HeaderFilterRegex leaves it out" for path in left_out))
+    sys.exit(1)
 VERSION = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True).stdout
 COMPILED, MADE_FROM = {}, included()
 for entry in json.loads((build / "compile_commands.json").read_text()):

@@ -11,7 +11,8 @@ broker, ready = start("heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data"
 address = ready["endpoint"]
 os.environ["HEDDLE_BROKER"] = address
 for name in ("w1", "w2"):
-    start("heddle-worker", "--adapter", "policy", "--name", name, "--own-memory", "--max-rate", "8M")
+    start("heddle-worker", "--adapter", "policy", "--name", name, "--own-memory", "--max-rate", "8M",
+          "--label", f"node=gpu-{name}")
 for version, shape in (("v1", "tiny"), ("v2", "tiny"), ("v3", "qwen2.5-0.5b")):
     subprocess.run([BIN / "mkadapter", "--shape", shape, "--rank", "16", "--seed", version[1], WORK / version],
                    check=True, stdout=subprocess.DEVNULL)
@@ -35,6 +36,7 @@ until(lambda: row(s, "w1")[1:5] == ["ready", "policy", "2", "active"] and row(s,
 s.keys("\x1b[B\r")
 s.shows("worker w2", "and a worker, which an arrow selected")
 s.shows("serves    version 2, active", "with all about it")
+s.shows("labels      node=gpu-w2", "its labels, too")
 s.keys("\x1b")
 until(lambda: row(s, "w1"), "Esc goes back")
 s.keys("r")
@@ -61,6 +63,7 @@ until(lambda: row(s, "w1") and s.lines[8].startswith("Enter open") and all(len(x
 s.resize(3, 20)
 until(lambda: s.lines[2].startswith("Enter open"), "a tiny one too")
 s.resize(30, 140)
+until(lambda: "node=gpu-w1" in row(s, "w1") and "LABELS" in s.lines[2], "a wide one has labels")
 until(lambda: row(s, "w1") and row(s, "w2") and s.lines[29].startswith("Enter open"),
       "a large one has all again")
 
@@ -72,9 +75,27 @@ s.keys("1")
 until(lambda: row(s, "policy"), "keys go on")
 start("heddle-broker", "--listen", address, "--data", str(WORK / "data"), "--lease", "2s")
 until(lambda: "does not answer" not in s.text and "2 workers ready" in s.text, "it goes on when the broker is back")
+s.resize(24, 80)
 s.keys("?")
 s.shows("sort by another column", "? shows the keys")
-s.keys("xq")
+shown = " ".join(s.text.split())
+check("Home, End (k j g G): select a row." in shown and "any key but those that scroll ends that" in shown,
+      "whole, at 80 columns", s)
+s.resize(10, 80)
+until(lambda: "Adapters" not in s.text and s.lines[9].startswith("Enter open"), "a low terminal has its beginning")
+s.keys("G")
+s.shows("DUR: 500ms", "and the rest of it below")
+s.resize(24, 80)
+s.keys("x")
+until(lambda: row(s, "policy"), "another key ends it")
+start("heddle-worker", "--adapter", "policy", "--name", "w3", "--on-stage",
+      "echo 'the first of all the words of a long reason and its last word' >&2; exit 9")
+s.keys("2")
+until(lambda: len(row(s, "w3")) > 5, "a row says what is wrong, at 80 columns")
+check("WHY" in s.lines[2], "in its column", s)
+s.keys("g\r")    # the order is reversed
+until(lambda: "its last word" in " ".join(s.text.split()), "and Enter has all of it")
+s.keys("q")
 check(s.ends() == 0, "q ends it")
 
 s = Screen("top", term="vt100")

@@ -41,7 +41,19 @@ s.keys("\x03")
 check(s.ends() == 130, "Ctrl-C ends it")
 check("interrupted" not in s.text, "without a word", s)
 
-s = Screen("workers", "--watch=200ms", rows=4, columns=60, term="dumb")
+start("heddle-worker", "--adapter", "policy", "--name", "w2", "--on-stage",
+      "echo 'the first of all the words of a long reason and its last word' >&2; exit 9")
+os.system(f"{os.environ['HEDDLE_BIN_DIR']}/mkadapter --shape tiny --seed 3 {WORK}/v3 >/dev/null")
+ask("publish", f"{WORK}/v3", "--adapter", "policy", "--deadline", "3s")
+for command in (("workers",), ("versions", "policy"), ("versions", "policy@3")):
+    for columns in (80, 150, 220):
+        s = Screen(*command, "--watch=200ms", rows=40, columns=columns)
+        until(lambda: "its last word" in " ".join(s.text.split()),
+              f"heddle {' '.join(command)} has the whole reason in {columns} columns")
+        s.keys("\x03")
+        s.ends()
+
+s = Screen("workers", "--watch=200ms", rows=24, columns=60, term="dumb")
 s.shows("w1")
 check(b"\x1b" not in s.raw, "a dumb terminal gets no escape sequences")
 s.keys("\x03")

@@ -151,8 +151,8 @@ static heddle_snapshot_t *snapshot(slots_t *slots, uint64_t version)
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
     cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.content_bytes, &slot, NULL), HEDDLE_OK);
-    memcpy(slot->region->base, a.bytes, a.content_bytes);
-    const uint8_t *manifest = (const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes);
+    memcpy(slot->parts[0].region->base, a.bytes, a.content_bytes);
+    const uint8_t *manifest = (const uint8_t *)slot->parts[0].region->view + manifest_offset(a.payload_bytes);
     cr_assert_eq(manifest_decode(bytes_of(manifest, a.manifest_bytes), &m, NULL), HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
                  HEDDLE_OK);

@@ -925,6 +925,119 @@ Test(answer, status_tells_of_the_broker)
     json_decref(b);
 }
 
+static brokers_t told_brokers;
+static const brokers_t *io_list(void *self) { return (void)self, &told_brokers; }
+
+Test(answer, the_one_broker_of_a_registry_on_disk)
+{
+    json_t *b = body_of((msg_query_t){.op = "brokers"});
+    expect(b, "cluster", "\"0123456789abcdef\"");
+    expect(b, "epoch", "7");
+    cr_assert_eq(json_array_size(json_object_get(b, "brokers")), 1);
+    expect(b, "brokers[0].endpoint", "\"tcp://127.0.0.1:7700\"");
+    expect(b, "brokers[0].role", "\"leader\"");
+    expect(b, "brokers[0].following", "null");
+    expect(b, "brokers[0].behind", "null");
+    expect(b, "brokers[0].pid", "4711");
+    expect(b, "store",
+           "{\"kind\":\"sqlite\",\"place\":\"/var/lib/heddle\",\"state\":\"ready\",\"message\":null,"
+           "\"revision\":null,\"seen_age_ms\":null,\"registry_bytes\":12345}");
+    json_decref(b);
+    broker->state = BROKER_READ_ONLY;
+    snprintf(broker->read_only_why, sizeof broker->read_only_why, "the disk is full");
+    b = body_of((msg_query_t){.op = "brokers"});
+    expect(b, "store.state", "\"read_only\"");
+    expect(b, "store.message", "\"the disk is full\"");
+    json_decref(b);
+}
+
+Test(answer, the_brokers_of_a_registry_in_an_etcd)
+{
+    told_brokers = (brokers_t){
+        .own = {.endpoint = "tcp://a:7700"},
+        .rows = {{.endpoint = "tcp://b:7700", .release = "9.8", .pid = 5, .is_following = true, .behind = 3},
+                 {.endpoint = "tcp://c:7700", .behind = 4}},
+        .count = 2,
+        .is_answered = true,
+        .seen_us = now.us - 1500,
+        .revision = 42};
+    broker->io.brokers = io_list;
+    json_t *b = body_of((msg_query_t){.op = "brokers"});
+    cr_assert_eq(json_array_size(json_object_get(b, "brokers")), 3);
+    expect(b, "brokers[0].endpoint", "\"tcp://a:7700\"");
+    expect(b, "brokers[0].role", "\"leader\"");
+    expect(b, "brokers[1]",
+           "{\"endpoint\":\"tcp://b:7700\",\"role\":\"standby\",\"following\":true,"
+           "\"behind\":3,\"pid\":5,\"heddle\":\"9.8\"}");
+    expect(b, "brokers[2].following", "false");
+    expect(b, "brokers[2].behind", "null");
+    expect(b, "brokers[2].heddle", "null");
+    expect(b, "store.kind", "\"etcd\"");
+    expect(b, "store.state", "\"ready\"");
+    expect(b, "store.revision", "42");
+    expect(b, "store.seen_age_ms", "1.5");
+    json_decref(b);
+    told_brokers.is_answered = false;
+    told_brokers.seen_us = 0;
+    b = body_of((msg_query_t){.op = "brokers"});
+    expect(b, "store.state", "\"unanswered\"");
+    expect(b, "store.seen_age_ms", "null");
+    json_decref(b);
+}
+
+static const char *unready(int code)
+{
+    static heddle_error_t error;
+    static char said[1200];
+    error = (heddle_error_t){0};
+    cr_assert_eq(answer_check_ready(view(), &error), code, "%s", error.message);
+    snprintf(said, sizeof said, "%s | %s", error.message, error.hint);
+    return said;
+}
+
+Test(answer, ready_is_a_broker_that_decides)
+{
+    unready(HEDDLE_OK);
+    broker->rollout.is_settled = false;
+    broker->members.grace_end_us = now.us + 3000000;
+    const char *said = unready(HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(said, "has just started") && strstr(said, "3.0 s | members come back"), "%s", said);
+}
+
+/* What the store says of its refusal is said of readiness: an etcd has no disk to make room on. */
+Test(answer, ready_is_no_broker_whose_store_refuses_records)
+{
+    broker->state = BROKER_READ_ONLY;
+    broker->read_only_code = HEDDLE_ERR_NO_SPACE;
+    snprintf(broker->read_only_why, sizeof broker->read_only_why, "the disk is full");
+    snprintf(broker->read_only_hint, sizeof broker->read_only_hint, "make room");
+    const char *said = unready(HEDDLE_ERR_NO_SPACE);
+    cr_assert_str_eq(said,
+                     "the broker takes no records: the disk is full | make room; the broker tries again "
+                     "each second");
+    told_brokers = (brokers_t){.is_answered = true};
+    broker->io.brokers = io_list;
+    broker->read_only_code = HEDDLE_ERR_UNAVAILABLE;
+    snprintf(broker->read_only_why, sizeof broker->read_only_why, "etcd has no majority");
+    broker->read_only_hint[0] = 0;
+    said = unready(HEDDLE_ERR_UNAVAILABLE);
+    cr_assert_str_eq(said, "the broker takes no records: etcd has no majority | the broker tries again each "
+                           "second");
+}
+
+Test(answer, ready_is_no_broker_whose_etcd_does_not_answer)
+{
+    told_brokers = (brokers_t){.is_answered = true};
+    broker->io.brokers = io_list;
+    unready(HEDDLE_OK);
+    told_brokers.is_answered = false;
+    const char *said = unready(HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(said, "no endpoint of the etcd in --store answers and has a majority"), "%s", said);
+    broker->state = BROKER_READ_ONLY;
+    broker->read_only_code = HEDDLE_ERR_NO_SPACE;
+    cr_assert(strstr(unready(HEDDLE_ERR_UNAVAILABLE), "no endpoint"), "it comes first");
+}
+
 Test(answer, an_adapter_that_is_held)
 {
     json_t *b = body_of((msg_query_t){.op = "adapters"});

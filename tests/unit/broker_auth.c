@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of keys without a broker: roles, what each may send, adding, revoking, bounds. */
-#include "broker/auth.h"
+#include "broker/keys/auth.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -116,6 +116,7 @@ static const struct { const char *may; msg_t m; } ROWS[] = {
     {"+++++++++", QUERY("wait")},
     {"+++++++++", QUERY("verify")},
     {"+--+---++", QUERY("pull")},
+    {"+-+++++++", QUERY("reach")},
     {"+--------", QUERY("activate")},
     {"+--------", QUERY("rollback")},
     {"+--------", QUERY("resume")},
@@ -123,6 +124,9 @@ static const struct { const char *may; msg_t m; } ROWS[] = {
     {"+--------", QUERY("keys")},
     {"+--------", QUERY("key_add")},
     {"+--------", QUERY("key_revoke")},
+    {"+--------", QUERY("drain")},
+    {"+--------", QUERY("drain_cancel")},
+    {"+--------", QUERY("key_revoke_entered")},
 };
 /* clang-format on */
 
@@ -137,9 +141,11 @@ Test(auth, a_refusal_says_what_may_not_be_done)
                 {QUERY("resume"), "may not end a hold: it needs the role admin"},
                 {QUERY("forget"), "may not forget adapters: it needs the role admin"},
                 {QUERY("pull"), "may not pull: it needs the role worker:policy"},
+                {QUERY("reach"), "may not get the addresses of workers: it needs the role worker:ADAPTER"},
                 {QUERY("keys"), "may not list keys: it needs the role admin"},
                 {QUERY("key_add"), "may not add keys: it needs the role admin"},
                 {QUERY("key_revoke"), "may not revoke keys: it needs the role admin"},
+                {QUERY("drain_cancel"), "may not drain workers: it needs the role admin"},
                 {{.type = MSG_OPEN, .open = {.adapter = "policy"}},
                  "may not publish: it needs the role publisher:policy"},
                 {{.type = MSG_HELLO, .hello = {.role = ROLE_WORKER}},
@@ -443,15 +449,37 @@ Test(auth, no_invitation_undoes_a_revocation)
     cr_assert_eq(auth_key(&table, key_of(1))->invitation.used, 0);
 }
 
+Test(auth, an_invitation_is_looked_at_without_a_use)
+{
+    bool changed;
+    uint64_t retry_ms = 0;
+    cr_assert_eq(invite(1, "train", "worker:policy", 1, 60000), HEDDLE_OK);
+    const auth_key_t *k = auth_key(&table, key_of(1));
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(auth_check_open(&table, k, now, &retry_ms, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(k->invitation.used, 0);
+    cr_assert(!enter(1, 11, &changed) && changed);
+    cr_assert_eq(auth_check_open(&table, auth_key(&table, key_of(1)), now, &retry_ms, &e), HEDDLE_ERR_DENIED);
+    cr_assert(strstr(e.message, "used up"), "%s", e.message);
+    cr_assert_eq(invite(2, "other", "worker:policy", 1, 60000), HEDDLE_OK);
+    now.wall_ms += 70000;
+    cr_assert_eq(auth_check_open(&table, auth_key(&table, key_of(2)), now, &retry_ms, &e), HEDDLE_ERR_DENIED);
+    cr_assert(strstr(e.message, "ended"), "%s", e.message);
+    now.wall_ms = 1000;
+}
+
 Test(auth, an_invitation_may_ask_to_enter_and_nothing_else)
 {
     msg_t m = {.type = MSG_QUERY, .query = {.op = "enter"}};
     add(9, "boss", "admin");
     cr_assert_eq(invite(1, "train", "worker:*", 1, 60000), HEDDLE_OK);
     const auth_key_t *k = auth_key(&table, key_of(1));
-    cr_assert_eq(auth_check(k, &m, &e), HEDDLE_OK);
-    cr_assert_eq(auth_check(auth_key(&table, key_of(9)), &m, &e), HEDDLE_ERR_DENIED,
-                 "not even an admin's key");
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(auth_check(k, &m, &e), HEDDLE_OK);
+        cr_assert_eq(auth_check(auth_key(&table, key_of(9)), &m, &e), HEDDLE_ERR_DENIED,
+                     "not even an admin's key");
+        m.query.op = "invitation"; /* how it is with it */
+    }
     static const char *const OPS[] = {"status", "pull", "keys", "key_add", "invite", "events", "activate"};
     for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
         m.query = (msg_query_t){.op = OPS[i], .name = "policy"};
@@ -499,6 +527,71 @@ Test(auth, a_revoked_invitation_is_one_still)
     char command[AUTH_COMMAND];
     auth_write_add(k, key_of(1), command);
     cr_assert_str_eq(command, "heddle invite --role worker:policy", "its key is not added again");
+}
+
+static int revoke_entered(const char *what, uint32_t *ret_count, bool *ret_changed)
+{
+    const char *key;
+    int rc = auth_decide_revoke_entered(&table, what, now, &out, &key, ret_count, ret_changed, &e);
+    if (rc) outbox_clear(&out);
+    else commit();
+    return rc;
+}
+static bool is_live(unsigned n) { return auth_is_live(auth_key(&table, key_of(n))); }
+
+Test(auth, one_revocation_takes_all_that_an_invitation_entered)
+{
+    bool changed;
+    uint32_t count;
+    add(0, "root", "admin");
+    add(13, "there", "reader");
+    cr_assert_eq(invite(1, "train", "worker:policy", 5, 60000), HEDDLE_OK);
+    cr_assert_eq(invite(2, "other", "worker:policy", 5, 60000), HEDDLE_OK);
+    cr_assert(!enter(1, 11, &changed) && !enter(1, 12, &changed) && !enter(1, 13, &changed));
+    cr_assert(!enter(2, 14, &changed));
+    cr_assert_str_eq(auth_key(&table, key_of(11))->entered_by, key_of(1));
+    cr_assert_str_eq(auth_key(&table, key_of(13))->entered_by, "", "it was there, and got a role more");
+    add(12, "", "publisher:policy");
+    cr_assert_str_eq(auth_key(&table, key_of(12))->entered_by, key_of(1), "also with a role of an admin");
+    cr_assert(!revoke("train-1", &changed));
+    cr_assert_str_eq(auth_key(&table, key_of(11))->entered_by, key_of(1));
+    cr_assert_eq(revoke_entered("train", &count, &changed), HEDDLE_OK, "%s", e.message);
+    cr_assert(changed && count == 1 && !is_live(1) && !is_live(11) && !is_live(12));
+    cr_assert(is_live(0) && is_live(2) && is_live(13) && is_live(14), "and no other");
+    cr_assert_eq(revoke_entered("train", &count, &changed), HEDDLE_OK);
+    cr_assert(!changed && count == 0, "a command may be repeated");
+    add(12, "", "worker:policy");
+    cr_assert_str_eq(auth_key(&table, key_of(12))->entered_by, "", "an admin has let it in again");
+}
+
+Test(auth, one_revocation_is_of_an_invitation_and_leaves_an_admin)
+{
+    bool changed;
+    uint32_t count;
+    add(0, "root", "admin");
+    cr_assert_eq(invite(1, "train", "worker:policy", 5, 60000), HEDDLE_OK);
+    cr_assert(!enter(1, 11, &changed));
+    cr_assert_eq(revoke_entered("root", &count, &changed), HEDDLE_ERR_USAGE);
+    cr_assert_eq(revoke_entered("train-1", &count, &changed), HEDDLE_ERR_USAGE);
+    cr_assert_eq(revoke_entered("trian", &count, &changed), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.hint, "did you mean train?"), "%s", e.hint);
+    add(11, "", "admin");
+    cr_assert(!revoke("root", &changed));
+    cr_assert_eq(revoke_entered("train", &count, &changed), HEDDLE_ERR_DENIED);
+    cr_assert(is_live(1) && is_live(11), "all or none");
+    add(0, "root", "admin");
+    record_t gone = {.kind = RECORD_KEY_DROP, .public_key = key_of(1)};
+    cr_assert_eq(auth_apply(&table, &gone), HEDDLE_OK);
+    cr_assert_eq(invite(1, "again", "worker:policy", 5, 60000), HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_eq(revoke_entered("train", &count, &changed), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(revoke_entered(key_of(1), &count, &changed), HEDDLE_OK, "its keys name it still");
+    cr_assert(changed && count == 1 && !is_live(11));
+    record_t bad = {.kind = RECORD_KEY,
+                    .public_key = key_of(3),
+                    .name = "n",
+                    .roles = "reader",
+                    .entered_by = "short"};
+    cr_assert_eq(auth_apply(&table, &bad), HEDDLE_ERR_INTERNAL);
 }
 
 Test(auth, ended_invitations_make_room)

@@ -145,6 +145,23 @@ Test(chain, one_that_asks_is_named_those_before_the_lost_one)
     assert_told(W1, "trainer");
 }
 
+/* Its session has not ended yet.  A worker whose connection is there is a source of the others, as before. */
+Test(chain, one_that_is_missed_and_whose_connection_is_gone_is_a_source_no_more)
+{
+    publish_to(4, (rig_publish_t){0});
+    uint64_t pings = R.b->sent[MSG_PING];
+    needs(W3, R.tokens[W2]);
+    assert_told(W3, "w1 trainer");
+    assert_told(W4, NULL);
+    cr_assert_eq(R.b->sent[MSG_PING], pings + 1);
+    R.is_gone[W2] = R.is_quiet[W2] = true;
+    needs(W3, R.tokens[W2]);
+    rig_pass(1);
+    assert_told(W4, "w3 w1");
+    needs(W4, R.tokens[W2]);
+    assert_told(W4, "w3 w1");
+}
+
 /* The publisher may be well, and out of reach of that one alone. */
 Test(chain, one_that_loses_the_publisher_lets_the_next_one_fetch_from_it)
 {
@@ -353,7 +370,7 @@ Test(chain, one_that_sent_wrong_bytes_goes_behind_the_others_and_comes_last_for_
     assert_announced(W3, "w2 w1 trainer");
 }
 
-Test(chain, one_that_sent_wrong_bytes_to_two_is_a_leaf_from_then_on)
+Test(chain, one_that_sent_wrong_bytes_to_two_is_a_last_resort_from_then_on)
 {
     publish_to(4, (rig_publish_t){0});
     blames(W3, R.tokens[W2], 0);
@@ -537,8 +554,8 @@ Test(chain, of_one_in_two_trees_that_gave_none_the_others_fetch_from_the_one_tha
     rig_drop_letters();
     staged_beside(W3, 1, W2, (msg_moved_t){.late = 2});
     assert_told(W3, NULL);
-    assert_told(W4, "trainer w1 trainer w3");
-    assert_told(W2, "w3 w4 trainer w1");
+    assert_told(W4, "trainer w3 w1 trainer w3");
+    assert_told(W2, "w3 w4 w4 trainer w1");
 }
 
 /* It had no byte either, its connection ended, or it gave others some. */
@@ -671,7 +688,7 @@ Test(chain, one_that_reaches_no_other_is_served_by_the_publisher)
     rig_worker(w5, "w5");
     assert_announced(w5, "w4 w3 w2");
     reaches_none(w5, 1);
-    assert_told(w5, "w1");
+    assert_told(w5, "w1 trainer");
     cr_assert_str_eq(relay_why("w5"), "");
     reaches_none(w5, 0);
     assert_told(w5, "trainer");
@@ -686,4 +703,203 @@ Test(chain, one_that_reaches_no_other_is_served_by_the_publisher)
     rig_drop_letters();
     rig_publish(T, (rig_publish_t){.digest = 3, .activation = HEDDLE_ACTIVATION_MANUAL});
     assert_announced(w5, "w4 w3 w2");
+}
+
+/* ---- a new session of the publisher ---- */
+
+static void opens_from(uint64_t former_token, uint64_t serving)
+{
+    msg_t m = {.type = MSG_OPEN};
+    m.open = (msg_open_t){.req = ++R.req,
+                          .adapter = "policy",
+                          .writer = "trainer",
+                          .serving = serving,
+                          .prev_token = former_token,
+                          .epoch = former_token >> 32,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
+    rig_hello(T, ROLE_PUBLISHER);
+    rig_frame(T, &m);
+}
+
+/* The lists of w1 to w3 name it, and what it sends is known. */
+static void assert_publisher_is_counted(uint64_t former_token)
+{
+    const plan_t *p = &track_find(&R.b->rollout, "policy", 1)->plan;
+    cr_assert_neq(R.tokens[T], former_token);
+    for (uint64_t peer = W1; peer <= W3; peer++) {
+        const plan_row_t *row = plan_row(p, R.tokens[peer]);
+        cr_assert(has_number(row->sources, row->source_count, R.tokens[T]));
+    }
+    cr_assert_eq(p->publisher_load, PLAN_HALVES);
+}
+
+Test(chain, lists_name_the_publisher_by_its_new_session)
+{
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    uint64_t former_token = R.tokens[T];
+    assert_publisher_is_counted(0);
+    opens_from(former_token, 1);
+    assert_publisher_is_counted(former_token);
+    go(W1);
+    assert_told(W2, "trainer");
+    assert_told(W3, "w2 trainer");
+    cr_assert_eq(track_find(&R.b->rollout, "policy", 1)->plan.publisher_load, PLAN_HALVES);
+}
+
+/* It had no answer to PUBLISH, and does not name the version as it opens. */
+Test(chain, lists_name_the_publisher_that_publishes_it_again)
+{
+    publish_to(3, (rig_publish_t){.request_id = "same", .activation = HEDDLE_ACTIVATION_AS_READY});
+    uint64_t former_token = R.tokens[T];
+    opens_from(former_token, 0);
+    cr_assert_eq(track_find(&R.b->rollout, "policy", 1)->plan.publisher_load, 0);
+    rig_publish(T,
+                (rig_publish_t){.digest = 1, .request_id = "same", .activation = HEDDLE_ACTIVATION_AS_READY});
+    assert_publisher_is_counted(former_token);
+}
+
+/* ---- after a restart of the broker ---- */
+
+/* Version 1 is published to the workers from w1 on, and the broker is started again. */
+static uint64_t former[PEERS];
+static void start_again(uint64_t last)
+{
+    publish_to(last - W1 + 1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    memcpy(former, R.tokens, sizeof former);
+    rig_restart();
+}
+
+static void opens_again(void) { rig_open(T, "policy", "trainer", 1, false); }
+
+/* It fetches from these, by the tokens that they had; 0: none. */
+static void fetches_on(uint64_t peer, uint64_t first, uint64_t second)
+{
+    char name[] = {'w', (char)('1' + peer - W1), 0};
+    uint64_t sources[] = {former[first], second ? former[second] : 0};
+    msg_fetched_t row = {.adapter = "policy",
+                         .version = 1,
+                         .sources = sources,
+                         .source_count = second ? 2 : 1};
+    rig_worker_fetches(peer, name, former[peer], &row);
+}
+
+static bool is_announced(uint64_t peer)
+{
+    bool is_so = false;
+    for (size_t i = 0; i < R.letter_count; i++)
+        is_so |= R.letters[i].peer == peer && R.letters[i].m.type == MSG_ANNOUNCE;
+    return is_so;
+}
+
+/* The source that it lost, by the token that it had. */
+static void lost_one(uint64_t peer, uint64_t lost)
+{
+    rig_drop_letters();
+    rig_need_sources(peer, 1, (msg_need_sources_t){.lost = &former[lost], .lost_count = 1});
+}
+
+static void come_back_in_any_order(void)
+{
+    start_again(W4);
+    fetches_on(W3, W2, W1);
+    fetches_on(W4, W3, W2);
+    opens_again();
+    fetches_on(W1, T, 0);
+    fetches_on(W2, W1, T);
+}
+
+Test(chain, after_a_restart_those_that_fetch_have_their_places)
+{
+    come_back_in_any_order();
+    for (uint64_t peer = W1; peer <= W4; peer++)
+        cr_assert_not(is_announced(peer), "it has all that it needs");
+    go(W2);
+    assert_told(W1, NULL);
+    assert_told(W3, "w1 trainer");
+    assert_told(W4, "w3 w1 trainer");
+}
+
+/* Their lists are older than the broker's last start. */
+Test(chain, after_a_second_restart_those_that_fetch_have_their_places)
+{
+    come_back_in_any_order();
+    memcpy(R.older_tokens, former, sizeof former);
+    uint64_t between[PEERS];
+    memcpy(between, R.tokens, sizeof between);
+    rig_restart();
+    for (uint64_t peer = W4; peer >= W1; peer--) {
+        char name[] = {'w', (char)('1' + peer - W1), 0};
+        uint64_t sources[] = {peer == W1 ? former[T] : former[peer - 1]};
+        msg_fetched_t row = {.adapter = "policy", .version = 1, .sources = sources, .source_count = 1};
+        rig_worker_fetches(peer, name, between[peer], &row);
+    }
+    opens_again();
+    for (uint64_t peer = W1; peer <= W4; peer++)
+        cr_assert_not(is_announced(peer), "it has all that it needs");
+    lost_one(W4, W3);
+    assert_told(W4, "w2 w1");
+    go(W2);
+    assert_told(W3, "w1 trainer");
+}
+
+Test(chain, after_a_restart_one_that_joins_is_behind_those_that_fetch)
+{
+    come_back_in_any_order();
+    rig_worker(W4 + 1, "a");
+    cr_assert_not(is_announced(W4 + 1), "the broker remembers none of the others, and waits for more");
+    rig_pass(LEASE_MS / 2 + 100);
+    assert_announced(W4 + 1, "w4 w3 w2");
+    rig_worker(W4 + 2, "b");
+    assert_announced(W4 + 2, "a w4 w3");
+}
+
+Test(chain, after_a_restart_a_report_names_a_source_by_the_token_that_it_had)
+{
+    come_back_in_any_order();
+    lost_one(W2, W1);
+    assert_told(W2, "trainer");
+    assert_told(W3, NULL);
+}
+
+Test(chain, after_a_restart_one_that_has_not_begun_waits_for_those_that_fetch)
+{
+    start_again(W3);
+    opens_again();
+    rig_worker_again(W3, "w3", former[W3]);
+    cr_assert_not(is_announced(W3));
+    fetches_on(W1, T, 0);
+    cr_assert_not(is_announced(W3));
+    rig_pass(LEASE_MS / 2 + 100);
+    assert_announced(W3, "w1 trainer");
+    fetches_on(W2, W1, T);
+    go(W1);
+    assert_told(W2, "trainer");
+}
+
+/* In the shape that all those that are there get, as if it was published now. */
+Test(chain, after_a_restart_the_version_begins_anew_where_none_fetches_it)
+{
+    R.shape = PLAN_TWO_TREE;
+    start_again(W3);
+    opens_again();
+    rig_worker_again(W3, "w3", former[W3]);
+    rig_worker_again(W2, "w2", former[W2]);
+    rig_worker_again(W1, "w1", former[W1]);
+    rig_pass(LEASE_MS / 2 + 100);
+    const msg_announce_t *m = &rig_last(W2, MSG_ANNOUNCE)->announce;
+    assert_sources(m->sources, m->source_count, "w1 w3 trainer w3 w1 trainer");
+    cr_assert(m->sources[0].half == 1 && m->sources[3].half == 2);
+}
+
+/* What a session of this broker's says of its lists is not believed: it may have had others since. */
+Test(chain, one_that_comes_back_to_this_broker_is_at_the_tail_whatever_it_says)
+{
+    come_back_in_any_order();
+    memcpy(former, R.tokens, sizeof former);
+    fetches_on(W2, T, 0);
+    rig_drop_letters();
+    rig_need_sources(W2, 1, (msg_need_sources_t){0});
+    assert_told(W2, "w4 w3 w1");
 }

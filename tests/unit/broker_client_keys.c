@@ -73,7 +73,7 @@ Test(keys, a_stranger_is_told_once_he_says_hello_and_else_not_heard)
     rig_hello(STRANGER, ROLE_WORKER);
     cr_assert(rig_error(STRANGER, "denied")->retriable && rig_error(STRANGER, "denied")->retry_ms,
               "a worker tries again");
-    cr_assert(!broker_lets_in(R.b, KEY[STRANGER]) && broker_lets_in(R.b, KEY[READER]));
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER], R.now) && broker_lets_in(R.b, KEY[READER], R.now));
 }
 
 static const json_t *warnings(json_t **ret_body)
@@ -270,7 +270,7 @@ Test(keys, revocation_ends_a_worker_at_once)
     say_staged(WORKER, token);
     rig_beat(WORKER);
     cr_assert(!rig_has(WORKER, MSG_ERROR) && !rig_has(WORKER, MSG_HEARTBEAT_OK), "dropped");
-    cr_assert(!broker_lets_in(R.b, KEY[WORKER]));
+    cr_assert(!broker_lets_in(R.b, KEY[WORKER], R.now));
     R.warned[0] = 0;
     rig_hello(WORKER, ROLE_WORKER);
     rig_error(WORKER, "denied");
@@ -454,7 +454,7 @@ Test(keys, table_survives_a_restart)
     heddle_error_t e;
     revoke("other");
     rig_restart();
-    cr_assert(broker_lets_in(R.b, KEY[WORKER]) && !broker_lets_in(R.b, KEY[OTHER]));
+    cr_assert(broker_lets_in(R.b, KEY[WORKER], R.now) && !broker_lets_in(R.b, KEY[OTHER], R.now));
     cr_assert_eq(broker_admit_admin(R.b, KEY[BOSS], "local", R.now, &e), HEDDLE_OK);
     cr_assert_eq(HASH_COUNT(R.b->auth.keys), 5, "it was there");
     rig_worker(WORKER, "w1");
@@ -466,7 +466,7 @@ Test(keys, the_option_lets_in_whom_the_table_does_not_know)
     add(STRANGER, "second", "admin");
     revoke("local");
     cr_assert_eq(broker_admit_admin(R.b, KEY[BOSS], "", R.now, &e), HEDDLE_OK);
-    cr_assert(!broker_lets_in(R.b, KEY[BOSS]), "revoked, and the options of the unit still name it");
+    cr_assert(!broker_lets_in(R.b, KEY[BOSS], R.now), "revoked, and the options of the unit still name it");
     cr_assert(strstr(R.warned, "broker.admin_key") && strstr(R.warned, "local, revoked"), "%s", R.warned);
     cr_assert_eq(broker_admit_admin(R.b, KEY[READER], "", R.now, &e), HEDDLE_OK);
     cr_assert(!auth_is_admin(auth_key(&R.b->auth, KEY[READER])));
@@ -483,11 +483,11 @@ Test(keys, what_is_not_on_disk_did_not_happen)
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     add(STRANGER, "s", "reader");
     rig_error(BOSS, "no_space");
-    cr_assert(!broker_lets_in(R.b, KEY[STRANGER]));
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER], R.now));
     rig_worker(WORKER, "w1");
     revoke("w");
     rig_error(BOSS, "no_space");
-    cr_assert(broker_lets_in(R.b, KEY[WORKER]));
+    cr_assert(broker_lets_in(R.b, KEY[WORKER], R.now));
     cr_assert(member_is_ready(membership_worker(&R.b->members, "w1")));
 }
 
@@ -521,13 +521,30 @@ static const char *const NEW[] = {"7aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
                                   "8aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
                                   "9aaaaaaaaaabbbbbbbbbbccccccccccddddddddd"};
 
+Test(keys, an_invitation_asks_how_it_is_with_it)
+{
+    invite(STRANGER, 1);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    size_t records = R.record_count;
+    rig_query(STRANGER, (msg_query_t){.op = "invitation"});
+    json_t *body = body_for(STRANGER);
+    const json_t *key = json_object_get(body, "key");
+    cr_assert_str_eq(json_string_value(json_object_get(json_object_get(key, "invitation"), "state")), "open");
+    json_decref(body);
+    cr_assert_eq(R.record_count, records, "nothing is written for it");
+    enter(NEW[0]);
+    rig_query(STRANGER, (msg_query_t){.op = "invitation"});
+    cr_assert(strstr(rig_error(STRANGER, "denied")->message, "used up"));
+}
+
 Test(keys, the_last_use_enters_one_of_those_that_race_for_it)
 {
     invite(STRANGER, 2);
-    cr_assert(broker_lets_in(R.b, KEY[STRANGER]) && !broker_lets_in(R.b, NEW[0]));
+    cr_assert(broker_lets_in(R.b, KEY[STRANGER], R.now) && !broker_lets_in(R.b, NEW[0], R.now));
     rig_hello(STRANGER, ROLE_ADMIN);
     for (int i = 0; i < 3; i++) enter(NEW[i]);
-    cr_assert(broker_lets_in(R.b, NEW[0]) && broker_lets_in(R.b, NEW[1]) && !broker_lets_in(R.b, NEW[2]));
+    cr_assert(broker_lets_in(R.b, NEW[0], R.now) && broker_lets_in(R.b, NEW[1], R.now) &&
+              !broker_lets_in(R.b, NEW[2], R.now));
     cr_assert_str_eq(rig_error(STRANGER, "denied")->message, "the invitation train is used up");
     enter(NEW[1]);
     cr_assert_eq(number(STRANGER, "changed"), 0);
@@ -543,7 +560,8 @@ Test(keys, the_count_of_uses_outlives_the_broker)
     rig_hello(STRANGER, ROLE_ADMIN);
     enter(NEW[1]);
     enter(NEW[2]);
-    cr_assert(broker_lets_in(R.b, NEW[0]) && broker_lets_in(R.b, NEW[1]) && !broker_lets_in(R.b, NEW[2]));
+    cr_assert(broker_lets_in(R.b, NEW[0], R.now) && broker_lets_in(R.b, NEW[1], R.now) &&
+              !broker_lets_in(R.b, NEW[2], R.now));
 }
 
 Test(keys, the_connection_of_an_invitation_reads_nothing)
@@ -555,9 +573,27 @@ Test(keys, the_connection_of_an_invitation_reads_nothing)
     rig_hello(STRANGER, ROLE_WORKER);
     cr_assert(rig_error(STRANGER, "denied"));
     revoke("train");
-    cr_assert(!broker_lets_in(R.b, KEY[STRANGER]));
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER], R.now));
     enter(NEW[0]);
-    cr_assert(!broker_lets_in(R.b, NEW[0]), "of a revoked one nothing is heard");
+    cr_assert(!broker_lets_in(R.b, NEW[0], R.now), "of a revoked one nothing is heard");
+}
+
+/* A key that it entered is let in, and one that was not is refused as if it had never been asked for. */
+Test(keys, an_invitation_that_has_ended_does_not_connect)
+{
+    invite(STRANGER, 1);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    enter(NEW[0]);
+    cr_assert(broker_lets_in(R.b, KEY[STRANGER], R.now), "one that is used up gets an answer that says so");
+    instant_t end = R.now;
+    end.wall_ms = auth_key(&R.b->auth, KEY[STRANGER])->invitation.ends_ms;
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER], end));
+    cr_assert(broker_lets_in(R.b, NEW[0], end) && !broker_lets_in(R.b, NEW[1], end));
+    end.wall_ms--;
+    cr_assert(broker_lets_in(R.b, KEY[STRANGER], end));
+    cr_assert(!is_logged_refusal(KEY[STRANGER]), "workers present it at each start");
+    revoke("train");
+    cr_assert(is_logged_refusal(KEY[STRANGER]));
 }
 
 Test(keys, events_have_the_name_of_the_invitation)
@@ -580,4 +616,61 @@ Test(keys, an_invitation_that_is_asked_too_often_says_when_again)
     enter(NEW[0]);
     for (unsigned i = 0; i < INVITATION_BURST; i++) enter(NEW[0]);
     cr_assert(rig_error(STRANGER, "unavailable")->retriable && rig_error(STRANGER, "unavailable")->retry_ms);
+}
+
+static void revoke_entered(const char *name)
+{
+    rig_query(BOSS, (msg_query_t){.op = "key_revoke_entered", .name = name});
+}
+
+/* What was decided is one record, so that a crash leaves none of them live. */
+Test(keys, all_that_an_invitation_entered_is_ended_by_one_record)
+{
+    rig_worker(OTHER, "w2");
+    invite(STRANGER, 3);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    for (int i = 0; i < 2; i++) enter(NEW[i]);
+    enter(KEY[READER]);
+    R.keys[7] = NEW[0];
+    rig_worker(7, "w7");
+    rig_query(BOSS, (msg_query_t){.op = "keys"});
+    json_t *body = body_for(BOSS), *row;
+    size_t i, of_train = 0;
+    json_array_foreach(json_object_get(body, "keys"), i, row) of_train +=
+        !strcmp(text_of(row, "entered_by"), "train");
+    cr_assert_eq(of_train, 2, "one was there before");
+    json_decref(body);
+    size_t records = R.record_count;
+    rig_drop_letters();
+    revoke_entered("train");
+    cr_assert_eq(R.record_count, records + 1);
+    cr_assert(number(BOSS, "session_count") == 1 && number(BOSS, "entered_count") == 2);
+    cr_assert(rig_error(7, "denied") && !rig_has(OTHER, MSG_ERROR));
+    cr_assert_eq(rig_event_count(EVENT_KEY_REVOKED), 1);
+    rig_restart();
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER], R.now) && !broker_lets_in(R.b, NEW[0], R.now) &&
+              !broker_lets_in(R.b, NEW[1], R.now));
+    cr_assert(broker_lets_in(R.b, KEY[OTHER], R.now) && broker_lets_in(R.b, KEY[READER], R.now));
+    rig_hello(BOSS, ROLE_ADMIN);
+    revoke_entered("train");
+    cr_assert(number(BOSS, "changed") == 0 && number(BOSS, "entered_count") == 0);
+    revoke_entered("w");
+    rig_error(BOSS, "usage");
+}
+
+/* The address of a worker leads into its process. */
+Test(keys, reach_names_the_workers_of_ones_own_adapters)
+{
+    static const struct {
+        int who;
+        uint32_t count;
+    } ROWS[] = {{BOSS, 1}, {OTHER, 1}, {WRITER, 1}, {STRANGER, 0}};
+    rig_worker(WORKER, "w1");
+    add(STRANGER, "stranger", "worker:critic");
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        uint64_t peer = (uint64_t)ROWS[i].who;
+        if (peer != BOSS) rig_hello(peer, ROLE_ADMIN);
+        rig_query(peer, (msg_query_t){.op = "reach", .after_name = ""});
+        cr_assert_eq(rig_last(peer, MSG_REPORT)->report.source_count, ROWS[i].count, "%d", ROWS[i].who);
+    }
 }

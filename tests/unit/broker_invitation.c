@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which state an invitation is in, what it answers in each, and how many questions it takes. */
-#include "broker/invitation.h"
+#include "broker/keys/invitation.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

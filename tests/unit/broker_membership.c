@@ -121,6 +121,46 @@ Test(membership, a_source_is_found_by_the_token_that_it_had_before)
     cr_assert(member_is_ready(w4));
 }
 
+Test(membership, a_source_is_found_by_tokens_of_earlier_starts)
+{
+    const uint64_t first = 1ull << 32, second = 2ull << 32;
+    enum { ROUNDS = 3 * LIMIT_FORMER_TOKENS };
+    uint64_t tokens[LIMIT_FORMER_TOKENS];
+    msg_join_t join = join_of((join_t){.name = "w"});
+    char name[8];
+    join.name = name;
+    join.former_tokens = tokens;
+    join.former_count = LIMIT_FORMER_TOKENS;
+    for (uint64_t w = 0; w < ROUNDS; w++) { /* the list of them grows often enough */
+        member_hello_t h = hello(w + 1, (uint8_t)(w + 1));
+        snprintf(name, sizeof name, "w%02u", (unsigned)w);
+        join.prev_token = second | (w + 1);
+        for (uint64_t i = 0; i < LIMIT_FORMER_TOKENS; i++) tokens[i] = first | (w + 1) << 8 | i;
+        cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
+    }
+    for (uint64_t w = 0; w < ROUNDS; w++) {
+        snprintf(name, sizeof name, "w%02u", (unsigned)w);
+        member_t *member = membership_worker(&mem, name);
+        cr_assert_eq(membership_source(&mem, second | (w + 1)), member);
+        for (uint64_t i = 0; i < LIMIT_FORMER_TOKENS; i++)
+            cr_assert_eq(membership_source(&mem, first | (w + 1) << 8 | i), member);
+        membership_end(&mem, member, END_LEFT, now);
+        cr_assert_null(membership_source(&mem, first | (w + 1) << 8));
+    }
+    cr_assert_eq(mem.former_count, 0);
+}
+
+Test(membership, one_without_a_session_before_has_no_earlier_tokens)
+{
+    uint64_t token = 1ull << 32 | 5;
+    msg_join_t join = join_of((join_t){.name = "w"});
+    member_hello_t h = hello(1, 1);
+    join.former_tokens = &token;
+    join.former_count = 1;
+    cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
+    cr_assert_null(membership_source(&mem, token));
+}
+
 Test(membership, a_join_makes_a_ready_row_with_a_token_of_the_epoch)
 {
     cr_assert_eq(decide((join_t){"w1", 9, 0, 1}), HEDDLE_OK);
@@ -133,7 +173,7 @@ Test(membership, a_join_makes_a_ready_row_with_a_token_of_the_epoch)
     cr_assert_eq(m->peer, 9);
     cr_assert_eq(m->slots, 3, "2 + keep");
     cr_assert_str_eq(m->export_dir, "/x");
-    cr_assert_eq(member_sub(m, "policy")->decision, 2);
+    cr_assert_eq(member_sub(m, "policy")->serving.decision, 2);
     cr_assert_not_null(member_sub(m, "critic"));
     cr_assert_null(member_sub(m, "other"));
     cr_assert_eq(m->lease_end_us, now.us + LEASE_US);
@@ -423,7 +463,7 @@ Test(membership, the_lease_counts_from_the_last_word)
         pass(1000);
         membership_tick(&mem, now);
     }
-    membership_heard(&mem, m, now.us); /* any frame of the token */
+    membership_received(&mem, m, now.us); /* any frame of the token */
     for (int i = 0; i < 4; i++) {
         cr_assert_null(membership_lapsed(&mem, now.us));
         pass(1000);
@@ -540,16 +580,16 @@ Test(membership, the_lease_that_ends_first_is_found)
     member_t *w1 = admit((join_t){"w1", 1, 0, 1}), *w2 = admit((join_t){"w2", 2, 0, 2});
     member_t *p = open_as("policy", "t", 3, 3, "1.13.1");
     pass(500);
-    membership_heard(&mem, w1, now.us);
+    membership_received(&mem, w1, now.us);
     pass(500);
-    membership_heard(&mem, w2, now.us - 700 * MS); /* it was received before w1's, and handled after it */
+    membership_received(&mem, w2, now.us - 700 * MS); /* it was received before w1's, and handled after it */
     for (int i = 0; i < 3; i++) {
         pass(i ? 1000 : 900);
         membership_tick(&mem, now);
     }
     member_t *const order[] = {p, w2, w1};
     const uint64_t end_ms[] = {4000, 4300, 4500};
-    uint64_t began_us = w1->heard_us - 500 * MS;
+    uint64_t began_us = w1->received_us - 500 * MS;
     for (size_t i = 0; i < 3; i++) {
         uint64_t end_us = began_us + end_ms[i] * MS;
         cr_assert_eq(membership_deadline(&mem), end_us, "row %zu", i);
@@ -595,7 +635,7 @@ Test(membership, queues_and_counts_are_those_of_the_rows)
         cr_assert_eq(is_refused, other_ucx || other_ranks, "step %d: %s", step, error.message);
         if (!rc) cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
         else if (member_is_ready(m) && dice % 3 == 0) membership_end(&mem, m, END_LEFT, now);
-        else if (member_is_ready(m)) membership_heard(&mem, m, now.us);
+        else if (member_is_ready(m)) membership_received(&mem, m, now.us);
         member_t *lapsed;
         while ((lapsed = membership_lapsed(&mem, now.us))) membership_end(&mem, lapsed, END_LAPSED, now);
     }
@@ -705,7 +745,7 @@ Test(membership, a_worker_that_drains_has_its_session)
     cr_assert_not(membership_drain(m, now), "once");
     cr_assert(member_is_ready(m) && member_is_draining(m));
     cr_assert_eq(membership_by_token(&mem, m->token), m);
-    cr_assert(member_is_leaf(m, now.wall_ms), "others fetch from it last");
+    cr_assert(member_is_last_resort(m, now.wall_ms), "others fetch from it last");
     membership_end(&mem, m, END_LEFT, now);
     cr_assert_not(member_is_ready(m));
     cr_assert_not(membership_drain(m, now), "it has ended");

@@ -39,6 +39,21 @@ Test(node, options_are_checked)
     broker_destroy(&b);
 }
 
+Test(node, a_broker_that_takes_over_says_from_which)
+{
+    cr_assert_eq(rig_event_count(EVENT_LEADER_CHANGED), 0);
+    R.former = "tcp://a:7700";
+    rig_restart();
+    cr_assert_str_eq(rig_event(EVENT_LEADER_CHANGED)->message,
+                     "tcp://127.0.0.1:1 leads, in place of tcp://a:7700");
+    static const char *const NONE[] = {"", "tcp://127.0.0.1:1"}; /* it was this one */
+    for (int i = 0; i < 2; i++) {
+        R.former = NONE[i];
+        rig_restart();
+        cr_assert_eq(rig_event_count(EVENT_LEADER_CHANGED), 0);
+    }
+}
+
 Test(node, an_empty_registry_does_not_settle)
 {
     cr_assert(R.b->rollout.is_settled);
@@ -67,7 +82,7 @@ Test(node, garbage_is_answered_and_counted)
     broker_bad_frame(R.b, 5, "2 parts");
     cr_assert_not_null(strstr(rig_error(5, "protocol")->message, "2 parts"));
     cr_assert_eq(R.b->bad_frames, 3);
-    cr_assert_eq(HASH_COUNT(R.b->peers), 0);
+    cr_assert_eq(R.b->peer_count, 0);
 }
 
 Test(node, hello_negotiates)
@@ -88,7 +103,7 @@ Test(node, hello_negotiates)
     m.hello.role = 0;
     rig_frame(5, &m);
     rig_error(5, "protocol");
-    cr_assert_eq(HASH_COUNT(R.b->peers), 0);
+    cr_assert_eq(R.b->peer_count, 0);
     m.hello.role = ROLE_ADMIN;
     rig_frame(5, &m);
     const msg_hello_ok_t *ok = &rig_last(5, MSG_HELLO_OK)->hello_ok;
@@ -549,7 +564,7 @@ Test(node, leaving_says_bye_and_closes)
     rig_leave(W1);
     cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_LEFT);
     cr_assert_eq(rig_event_count(EVENT_WORKER_LEFT), 1);
-    cr_assert_eq(HASH_COUNT(R.b->peers), 0);
+    cr_assert_eq(R.b->peer_count, 0);
     cr_assert_eq(R.b->idle_count, 0);
 }
 
@@ -768,6 +783,41 @@ Test(node, a_disk_that_failed_under_us_ends_the_process)
     broker_tick(R.b, R.now);
 }
 
+/* ---- the brokers of one registry ---- */
+
+static brokers_t listed;
+static const brokers_t *io_listed(void *self) { return (void)self, &listed; }
+
+static uint32_t told_by_beat(uint64_t peer)
+{
+    rig_drop_letters();
+    rig_beat(peer);
+    return rig_last(peer, MSG_HEARTBEAT_OK)->heartbeat_ok.broker_count;
+}
+
+Test(node, a_member_is_told_of_the_brokers_and_again_when_they_have_changed)
+{
+    workers(1);
+    cr_assert_eq(told_by_beat(W1), 0, "with SQLite there is the one");
+    listed = (brokers_t){.own = {.endpoint = "tcp://a:1", .key = "ka"}};
+    R.b->io.brokers = io_listed;
+    cr_assert_eq(told_by_beat(W1), 0, "they are not known yet");
+    listed.seen_us = 1;
+    cr_assert_eq(told_by_beat(W1), 1);
+    cr_assert_eq(told_by_beat(W1), 0);
+    listed.rows[listed.count++] = (brokers_row_t){.endpoint = "tcp://b:1", .key = "kb"};
+    cr_assert_eq(told_by_beat(W1), 2);
+    const msg_heartbeat_ok_t *ok = &rig_last(W1, MSG_HEARTBEAT_OK)->heartbeat_ok;
+    cr_assert_str_eq(ok->brokers[0].endpoint, "tcp://a:1");
+    cr_assert_str_eq(ok->brokers[1].key, "kb");
+    cr_assert_eq(told_by_beat(W1), 0);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    const msg_hello_ok_t *hello = &rig_last(ADMIN, MSG_HELLO_OK)->hello_ok;
+    cr_assert_eq(hello->broker_count, 2);
+    cr_assert_str_eq(hello->brokers[0].key, "ka");
+    cr_assert_str_eq(hello->brokers[1].endpoint, "tcp://b:1");
+}
+
 /* ---- bounds: I9 ---- */
 
 static int send_nowhere(void *self, uint64_t peer, bytes_t frame)
@@ -788,7 +838,7 @@ Test(node, silent_connections_make_place_for_new_ones)
     }
     R.b->io.send = send;
     cr_assert_eq(R.b->idle_count, BROKER_IDLE_PEERS);
-    cr_assert_eq(HASH_COUNT(R.b->peers), BROKER_IDLE_PEERS + 1);
+    cr_assert_eq(R.b->peer_count, BROKER_IDLE_PEERS + 1);
     cr_assert_eq(R.forgotten, 51);
     rig_drop_letters();
     rig_beat(W1);

@@ -314,6 +314,20 @@ Test(pending, a_lost_version_before_a_lost_one_ends_a_wait)
     }
 }
 
+Test(pending, a_wait_that_ran_out_beside_workers_that_drain_says_so)
+{
+    version_1_active(2);
+    rig_query(ADMIN, (msg_query_t){.op = "drain", .name = "w1"});
+    rig_query(ADMIN, (msg_query_t){.op = "drain", .name = "w2"});
+    msg_query_t q = WAIT;
+    q.deadline_ms = 100;
+    ask(q);
+    rig_pass(200);
+    cr_assert_str_eq(answer(), "no_workers");
+    cr_assert_str_eq(hint_of_answer(), "2 workers of it drain, and count no more: start another one (`heddle "
+                                       "worker --adapter policy`)");
+}
+
 /* One that is there may be served again, by hand: the wait goes on, and says at its end what is lost. */
 Test(pending, a_wait_that_ran_out_names_the_active_version_that_is_lost)
 {
@@ -1034,6 +1048,23 @@ Test(pending, events_of_another_epoch_are_a_gap_at_once)
     cr_assert_str_eq(json_string_value(json_object_get(first, "type")), "gap");
 }
 
+/* A registry that was restored or made anew comes to the same epochs. */
+Test(pending, events_of_another_registry_are_a_gap_at_once)
+{
+    const events_t *e = &R.b->events;
+    msg_query_t q = {.op = "events", .wait_ms = 1000, .epoch = e->epoch, .after = e->last_seq + 2};
+    ask(q);
+    cr_assert_str_eq(answer(), "");
+    const json_t *first = json_array_get(json_object_get(body, "events"), 0);
+    cr_assert_str_eq(json_string_value(json_object_get(first, "type")), "gap");
+    cr_assert(strstr(json_string_value(json_object_get(first, "message")), "another registry"));
+    q.after = e->last_seq + 1;
+    ask(q);
+    cr_assert(!answered(), "the next one is waited for");
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "");
+}
+
 /* ---- bounds ---- */
 
 Test(pending, questions_are_bounded)
@@ -1095,7 +1126,7 @@ Test(pending, pages_and_unknown_questions)
     cr_assert_str_eq(answer(), "");
     ask((msg_query_t){.op = "dance"});
     cr_assert_str_eq(rig_error(ADMIN, "usage")->expected,
-                     "status, adapters, versions, workers, events, wait, activate or verify");
+                     "status, brokers, adapters, versions, workers, events, wait, activate or verify");
     ask((msg_query_t){.op = "versions", .name = "policy"});
     rig_error(ADMIN, "not_found");
 }

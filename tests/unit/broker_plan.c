@@ -45,14 +45,14 @@ Test(plan, no_member_has_it)
 
 Test(plan, the_publisher_alone_before_there_are_holders)
 {
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     const plan_row_t *row = made(1);
     cr_assert(row->source_count == 1 && row->sources[0] == PUBLISHER);
 }
 
 Test(plan, the_publisher_is_last_once_there_are_holders)
 {
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     holder(1, 0);
     holder(2, 0);
     load(1, 7);
@@ -64,7 +64,7 @@ Test(plan, the_publisher_is_last_once_there_are_holders)
 
 Test(plan, the_publisher_has_the_last_place_of_three)
 {
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     for (uint64_t token = 1; token <= 4; token++) holder(token, 0);
     const plan_row_t *row = made(50);
     cr_assert(row->source_count == 3 && row->sources[2] == PUBLISHER);
@@ -158,7 +158,7 @@ Test(plan, load_goes_with_the_fetch_the_list_or_the_member)
 Test(plan, a_list_is_repaired_without_the_lost_ones_unless_there_is_no_other)
 {
     uint64_t lost[] = {1, PUBLISHER};
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     holder(1, 0);
     made(10);
     cr_assert(plan_make(&P, 10, lost, 1) == 1 && plan_row(&P, 10)->sources[0] == PUBLISHER);
@@ -187,7 +187,7 @@ Test(plan, a_member_is_no_source_of_its_own)
 
 Test(plan, one_that_still_fetches_is_no_source)
 {
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     made(1);
     const plan_row_t *row = made(10);
     cr_assert(row->source_count == 1 && row->sources[0] == PUBLISHER);
@@ -223,7 +223,7 @@ static bool waits_for(uint64_t token, uint64_t fetcher)
 
 Test(plan_place, sources_of_the_own_place_come_first_however_slow_and_loaded)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     holder_at(1, FAR, 1000);
     holder_at(2, NEAR, 10);
     load(2, 5);
@@ -246,7 +246,7 @@ Test(plan_place, its_sources_are_found_among_any_number_of_others)
 
 Test(plan_place, one_fetches_and_the_others_wait_for_it)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     cr_assert(made_at(1, NEAR)->fetch == PLAN_FETCHING && waits_for(1, 0));
     for (uint64_t token = 2; token <= 4; token++) made_at(token, NEAR);
     for (uint64_t token = 2; token <= 4; token++) cr_assert(waits_for(token, 1));
@@ -261,7 +261,7 @@ Test(plan_place, one_fetches_and_the_others_wait_for_it)
 
 Test(plan_place, without_a_place_none_waits)
 {
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     for (uint64_t token = 1; token <= 4; token++)
         cr_assert(made_at(token, 0)->fetch == PLAN_FETCHING && waits_for(token, 0));
     cr_assert(!plan_is_awaited(&P, 1) && !P.place_count);
@@ -269,7 +269,7 @@ Test(plan_place, without_a_place_none_waits)
 
 Test(plan_place, with_the_publisher_of_the_place_all_have_it_and_none_waits)
 {
-    plan_publisher(&P, PUBLISHER, NEAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, NEAR);
     for (uint64_t token = 1; token <= 4; token++) {
         const plan_row_t *row = made_at(token, NEAR);
         cr_assert(row->source_count == 1 && row->sources[0] == PUBLISHER && waits_for(token, 0));
@@ -296,7 +296,7 @@ static void assert_woken(uint64_t fetcher, uint32_t count)
 
 Test(plan_place, those_that_wait_are_woken_when_it_has_the_version)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
     plan_have(&P, 1, true, 0);
     assert_woken(0, 3);
@@ -321,7 +321,7 @@ Test(plan_place, another_one_fetches_when_its_fetch_ends)
     for (int how = 0; how < 4; how++) {
         plan_fini(&P);
         plan_init(&P, 2, PLAN_STAR, 0);
-        plan_publisher(&P, PUBLISHER, FAR);
+        plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
         for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
         end_it_not(how);
         assert_woken(1, 3);
@@ -333,7 +333,7 @@ Test(plan_place, another_one_fetches_when_its_fetch_ends)
 
 Test(plan_place, one_that_is_stuck_may_bring_it_after_all)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     for (uint64_t token = 1; token <= 3; token++) made_at(token, NEAR);
     plan_stuck(&P, 1);
     plan_stuck(&P, 1);
@@ -345,19 +345,19 @@ Test(plan_place, one_that_is_stuck_may_bring_it_after_all)
 
 Test(plan_place, a_source_that_comes_wakes_them_too)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     for (uint64_t token = 1; token <= 3; token++) made_at(token, NEAR);
     holder_at(7, NEAR, 0);
     assert_woken(0, 2);
     for (uint64_t token = 10; token <= 12; token++) made_at(token, FAR + 1);
-    plan_publisher(&P, PUBLISHER, FAR + 1);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR + 1);
     assert_woken(0, 2);
     cr_assert(plan_row(&P, 1)->fetch == PLAN_FETCHING, "what is under way goes on");
 }
 
 Test(plan_place, while_one_loads_it_the_others_of_its_place_have_it_too)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     for (uint64_t token = 1; token <= 3; token++) made_at(token, NEAR);
     plan_loads(&P, 1, true);
     assert_woken(0, 2);
@@ -372,9 +372,60 @@ Test(plan_place, while_one_loads_it_the_others_of_its_place_have_it_too)
     cr_assert(waits_for(9, 1), "it fetches it anew");
 }
 
+/* Those that hold its memory, or are about to, lose it: one fetches, and the others wait for that one. */
+Test(plan_place, where_the_one_that_loads_it_goes_one_of_the_others_fetches)
+{
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
+    for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
+    plan_loads(&P, 1, true);
+    settle(&P);
+    for (uint64_t token = 2; token <= 4; token++) cr_assert_eq(plan_row(&P, token)->sources[0], 1);
+    plan_remove(&P, 1);
+    settle(&P);
+    uint64_t fetcher = 0;
+    for (uint64_t token = 2; token <= 4; token++) {
+        if (!plan_fetches(&P, token)) continue;
+        cr_assert_eq(fetcher, 0, "one copy crosses the network");
+        fetcher = token;
+    }
+    cr_assert_neq(fetcher, 0);
+    cr_assert_eq(plan_row(&P, fetcher)->sources[0], PUBLISHER);
+    for (uint64_t token = 2; token <= 4; token++) cr_assert(token == fetcher || waits_for(token, fetcher));
+}
+
+/* One copy comes over the network. */
+Test(plan_chain, those_that_read_from_one_that_goes_wait_for_the_one_that_fetches_beside_them)
+{
+    for (uint64_t token = 11; token <= 13; token++) cr_assert(add(token, 5));
+    begin();
+    plan_stuck(&P, 11);
+    settle(&P);
+    cr_assert(plan_fetches(&P, 12) && waits_for(13, 12));
+    plan_loads(&P, 13, true);
+    made(11);
+    cr_assert_str_eq(list_text(11, 1), "13 9");
+    plan_remove(&P, 13);
+    settle(&P);
+    cr_assert(plan_fetches(&P, 12) && waits_for(11, 12));
+}
+
+/* Beside it another one loads it: what is left of their lists stays, behind that. */
+Test(plan_place, where_one_that_has_it_goes_the_others_have_it_from_the_next_one)
+{
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
+    for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
+    plan_have(&P, 1, true, 0);
+    settle(&P);
+    plan_loads(&P, 2, true);
+    plan_remove(&P, 1);
+    settle(&P);
+    for (uint64_t token = 3; token <= 4; token++) cr_assert_eq(plan_row(&P, token)->sources[0], 2);
+    cr_assert_eq(plan_row(&P, 3)->sources[1], PUBLISHER);
+}
+
 Test(plan_place, places_are_woken_together_and_may_go_meanwhile)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     for (uint64_t token = 10; token < 50; token++) made_at(token, NEAR + token / 10);
     for (uint64_t fetcher = 10; fetcher < 50; fetcher += 10) plan_done(&P, fetcher);
     for (uint64_t token = 20; token < 30; token++) plan_remove(&P, token); /* a place of the middle */
@@ -390,7 +441,7 @@ Test(plan_place, places_are_woken_together_and_may_go_meanwhile)
 
 Test(plan_place, rows_that_go_leave_nothing_behind)
 {
-    plan_publisher(&P, PUBLISHER, FAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, FAR);
     for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
     plan_remove(&P, 3);
     cr_assert(P.waiting_count == 2 && waits_for(2, 1));
@@ -477,8 +528,10 @@ Test(plan_chain, one_that_asks_gets_those_further_in_front)
     uint64_t lost[] = {16, 15, 14, 13, 12, 11, PUBLISHER};
     cr_assert_eq(plan_make(&P, 17, lost, 2), 3);
     cr_assert_str_eq(list_of(17), "14 13 12");
+    plan_make(&P, 17, lost, 4);
+    cr_assert_str_eq(list_of(17), "12 11", "two are enough where the publisher is far");
     plan_make(&P, 17, lost, 5);
-    cr_assert_str_eq(list_of(17), "11", "not the publisher, which is for the first ones");
+    cr_assert_str_eq(list_of(17), "11 9", "the publisher, which is for the first ones, where 11 goes, too");
     plan_make(&P, 17, lost, 6);
     cr_assert_str_eq(list_of(17), "9", "but for one that no other reaches");
     plan_make(&P, 17, lost, 7);
@@ -487,12 +540,12 @@ Test(plan_chain, one_that_asks_gets_those_further_in_front)
 
 Test(plan_chain, one_that_is_stuck_is_a_source_where_there_is_no_other)
 {
-    plan_publisher(&P, 0, 0);
+    plan_publisher(&P, 0, PUBLISHER_LOST, 0);
     cr_assert(add(11, 0) && add(12, 0));
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     plan_make_all(&P);
     plan_stuck(&P, 11);
-    plan_publisher(&P, 0, 0);
+    plan_publisher(&P, 0, PUBLISHER_LOST, 0);
     mend_all();
     cr_assert_str_eq(list_of(12), "11");
 }
@@ -500,7 +553,7 @@ Test(plan_chain, one_that_is_stuck_is_a_source_where_there_is_no_other)
 Test(plan_chain, one_without_a_source_serves_what_it_has)
 {
     wave(11, 13);
-    plan_publisher(&P, 0, 0);
+    plan_publisher(&P, 0, PUBLISHER_LOST, 0);
     cr_assert_eq(plan_make(&P, 11, NULL, 0), 0);
     cr_assert(!plan_fetches(&P, 11) && !plan_next_torn(&P));
     plan_make(&P, 12, NULL, 0);
@@ -515,7 +568,7 @@ Test(plan_chain, a_new_session_keeps_its_place_and_those_behind_it_go_on)
     cr_assert_str_eq(list_of(13), "112 11 9");
     plan_make(&P, 112, NULL, 0);
     cr_assert_str_eq(list_of(112), "11 9");
-    cr_assert(plan_row(&P, 112)->load == 1 && plan_row(&P, 112)->named == 2 && !plan_row(&P, 12));
+    cr_assert(plan_row(&P, 112)->load == 2 && plan_row(&P, 112)->named == 2 && !plan_row(&P, 12));
     plan_have(&P, 13, true, 0), plan_have(&P, 14, true, 0);
     cr_assert(!plan_row(&P, 112)->load && !plan_row(&P, 112)->named);
 }
@@ -528,11 +581,11 @@ Test(plan_chain, one_that_fetches_from_the_publisher_turns_to_a_holder)
     plan_have(&P, 13, true, 0);
     cr_assert_not(plan_leave_publisher(&P, 12), "it fetches from 11");
     cr_assert(plan_leave_publisher(&P, 11));
-    cr_assert_str_eq(list_of(11), "13");
-    cr_assert_eq(plan_row(&P, 13)->load, 2, "14 has it, too");
+    cr_assert_str_eq(list_of(11), "13 9");
+    cr_assert_eq(plan_row(&P, 13)->load, 4, "14 has it, too");
     cr_assert_not(plan_leave_publisher(&P, 11), "it has");
     plan_done(&P, 11);
-    cr_assert_eq(plan_row(&P, 13)->load, 1);
+    cr_assert_eq(plan_row(&P, 13)->load, 2);
 }
 
 Test(plan_chain, one_with_a_limited_rate_is_not_better_than_the_publisher)
@@ -560,7 +613,7 @@ Test(plan_chain, holders_that_serve_none_come_before_the_tail)
 
 Test(plan_chain, what_is_on_the_publishers_host_has_its_bytes_and_is_no_link)
 {
-    plan_publisher(&P, PUBLISHER, NEAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, NEAR);
     cr_assert(add(11, 0) && add(12, NEAR) && add(13, NEAR) && add(14, 0) && add(15, 0) && add(16, 0));
     begin();
     cr_assert_str_eq(list_of(12), "9");
@@ -571,7 +624,7 @@ Test(plan_chain, what_is_on_the_publishers_host_has_its_bytes_and_is_no_link)
     plan_have(&P, 12, true, 0);
     made(17);
     cr_assert_str_eq(list_of(17), "16 15 14", "its uplink carries the bytes once");
-    plan_publisher(&P, 0, 0);
+    plan_publisher(&P, 0, PUBLISHER_LOST, 0);
     made(18);
     cr_assert_eq(plan_row(&P, 18)->sources[0], 12, "it stands for the publisher");
 }
@@ -579,7 +632,7 @@ Test(plan_chain, what_is_on_the_publishers_host_has_its_bytes_and_is_no_link)
 Test(plan_chain, a_holder_at_the_place_of_a_lost_publisher_is_better_than_none)
 {
     uint64_t lost[] = {PUBLISHER};
-    plan_publisher(&P, PUBLISHER, NEAR);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, NEAR);
     cr_assert(add(11, 0) && add(12, NEAR));
     begin();
     plan_have(&P, 12, true, 0);
@@ -634,25 +687,131 @@ Test(plan_chain, zones_are_entered_once_and_limited_ones_come_last)
     cr_assert_str_eq(list_of(20), "12 10 14", "not behind one with a limited rate");
 }
 
-Test(plan_chain, others_fetch_from_a_leaf_where_nothing_else_has_the_bytes)
+Test(plan_chain, others_fetch_from_a_last_resort_where_nothing_else_has_the_bytes)
 {
     for (uint64_t i = 0; i < 4; i++) {
         char name[8] = {(char)('a' + i)};
-        cr_assert(
-            plan_add(&P, &(plan_member_t){.token = 10 + i, .name = name, .zone = "", .is_leaf = i % 2}));
+        cr_assert(plan_add(
+            &P, &(plan_member_t){.token = 10 + i, .name = name, .zone = "", .is_last_resort = i % 2}));
     }
     begin();
     cr_assert_str_eq(list_of(12), "10 9");
     cr_assert_str_eq(list_of(11), "12 10 9");
-    cr_assert_str_eq(list_of(13), "12 10", "not behind another leaf");
+    cr_assert_str_eq(list_of(13), "12 10", "not behind another last resort");
     plan_have(&P, 11, true, 0);
     made(20);
     cr_assert_str_eq(list_of(20), "12 10");
     plan_remove(&P, 10);
     plan_remove(&P, 12);
-    plan_publisher(&P, 0, 0);
+    plan_publisher(&P, 0, PUBLISHER_LOST, 0);
     made(20);
     cr_assert_str_eq(list_of(20), "11");
+}
+
+/* It had lost the publisher, and there was no other one. */
+Test(plan_chain, one_that_reads_from_one_that_is_stuck_has_another_one_when_that_ends)
+{
+    for (int is_gone = 0; is_gone < 2; is_gone++) {
+        plan_fini(&P);
+        start_chain();
+        wave(11, 12);
+        plan_stuck(&P, 11);
+        settle(&P);
+        cr_assert_str_eq(list_of(12), "9");
+        plan_make(&P, 12, &(uint64_t){PUBLISHER}, 1);
+        cr_assert_str_eq(list_of(12), "11");
+        if (is_gone) plan_remove(&P, 11);
+        else plan_done(&P, 11);
+        settle(&P);
+        cr_assert_str_eq(list_of(12), "9", "%s", is_gone ? "it has gone" : "it has given up");
+    }
+}
+
+/* They take all bytes and give none: each half is from another station, so that a few cost none twice. */
+Test(plan_chain, last_resorts_are_spread_over_all_stations)
+{
+    for (uint32_t relays = 1; relays <= 20; relays++)
+        for (uint32_t last = 1; last <= 20; last++) {
+            plan_fini(&P);
+            start_chain();
+            wave_with_last_resorts(relays, last);
+            check_shares(relays, last, PLAN_HALVES * (relays - 1 + last));
+        }
+    plan_fini(&P);
+    start_chain();
+    wave_with_last_resorts(16, 8);
+    cr_assert_str_eq(list_of(1011), "26 25 24", "the last relay serves no other");
+    cr_assert_str_eq(list_of(1012), "26 25 24");
+    cr_assert_str_eq(list_text(1012, 2), "25 24 23");
+    cr_assert_str_eq(list_text(1013, 1), "24 23 22");
+}
+
+/* One that it reads from goes: it has another one with the least load, and the others theirs. */
+Test(plan_chain, a_last_resort_goes_on_from_another_station)
+{
+    plan_fini(&P);
+    start_chain();
+    wave_with_last_resorts(8, 4);
+    cr_assert_str_eq(list_text(1014, 1), "14 13 12");
+    cr_assert_str_eq(list_text(1014, 2), "13 12 11");
+    plan_make(&P, 1014, NULL, 0);
+    cr_assert_str_eq(list_text(1014, 1), "14 13 12", "none sends less");
+    plan_remove(&P, 14);
+    settle(&P);
+    cr_assert_str_eq(list_text(1012, 1), "18 17 16");
+    for (uint64_t token = 11; token <= 18; token++)
+        cr_assert(token == 14 || halves_of(token) <= PLAN_HALVES + 2, "%u", (unsigned)token);
+    cr_assert_eq(halves_of(PUBLISHER), PLAN_HALVES);
+}
+
+/* Its source serves a last resort: it would send all bytes twice. */
+Test(plan_chain, one_that_joins_beside_last_resorts_gets_halves)
+{
+    plan_fini(&P);
+    start_chain();
+    wave_with_last_resorts(8, 2);
+    made(20);
+    for (uint64_t token = 11; token <= 18; token++) cr_assert_leq(halves_of(token), PLAN_HALVES + 1);
+    made(21);
+    cr_assert_str_eq(list_text(21, 1), "20 18 17", "that one serves no other");
+}
+
+/* It was there when the list was restored, so that it was not one of those that were to come back. */
+Test(plan_chain, one_that_came_back_goes_and_comes_back)
+{
+    plan_lists_t lists = {.source_count = 3, .sources = {20, 5, PUBLISHER}};
+    plan_fini(&P);
+    start_chain();
+    plan_resume(&P);
+    cr_assert(add(11, 0) && add(20, 0));
+    plan_restore(&P, 11, &lists);
+    plan_remove(&P, 20);
+    cr_assert(add(21, 0));
+    plan_came_back(&P, 20, 21);
+    cr_assert_str_eq(list_of(11), "21 5 9");
+    cr_assert(add(6, 0));
+    plan_came_back(&P, 5, 6);
+    cr_assert_str_eq(list_of(11), "21 6 9");
+}
+
+/* Most lists are in halves, and those of the relays are not. */
+Test(plan_chain, after_a_restart_last_resorts_in_halves_leave_it_a_chain)
+{
+    plan_lists_t relay = {.source_count = 1, .sources = {PUBLISHER}},
+                 last = {.half = 1, .source_count = 1, .other_count = 1, .sources = {11}, .others = {12}};
+    plan_fini(&P);
+    start_chain();
+    plan_resume(&P);
+    cr_assert(add(11, 0) && add(12, 0));
+    plan_restore(&P, 11, &relay);
+    relay.sources[0] = 11;
+    plan_restore(&P, 12, &relay);
+    for (uint64_t token = 1011; token <= 1014; token++) {
+        add_last_resort(token);
+        plan_restore(&P, token, &last);
+    }
+    made(20);
+    cr_assert_eq(P.shape, PLAN_CHAIN);
 }
 
 Test(plan_chain, one_that_is_demoted_goes_to_the_tail)
@@ -674,7 +833,7 @@ Test(plan_chain, one_that_is_demoted_goes_to_the_tail)
 Test(plan_chain, one_that_is_demoted_goes_behind_those_that_came_last_before)
 {
     plan_init(&P, 1, PLAN_CHAIN, 0);
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
     for (uint64_t i = 0; i < 5; i++) {
         char name[8] = {(char)('a' + i)};
         cr_assert(plan_add(&P, &(plan_member_t){.token = 11 + i,
@@ -695,6 +854,39 @@ Test(plan_chain, one_that_is_demoted_goes_behind_those_that_came_last_before)
     cr_assert_str_eq(list_of(14), "11 9");
     made(20);
     cr_assert_str_eq(list_of(20), "14 11", "one that joins is not behind them");
+    cr_assert_str_eq(list_text(20, 2), "11 14", "14 serves 15, and so each of two sends half as much again");
+}
+
+/* It has a limited rate by its own wish, so it takes little. */
+Test(plan_chain, one_that_joins_behind_a_limited_one_gets_all_from_the_tail)
+{
+    wave(11, 13);
+    cr_assert(plan_add(&P, &(plan_member_t){.token = 14, .name = "z", .zone = "", .is_limited = true}));
+    plan_make(&P, 14, NULL, 0);
+    made(20);
+    cr_assert_str_eq(list_of(20), "13 12 11");
+    cr_assert_eq(plan_row(&P, 20)->half, 0);
+}
+
+/* Where one of the two goes it gets both halves from others, and a station with room has all of it. */
+Test(plan_chain, one_that_gets_halves_of_a_chain_goes_on_without_one_of_the_two)
+{
+    wave(11, 16);
+    put_last(&P, 12);
+    made(20);
+    cr_assert_str_eq(list_of(20), "16 15 14");
+    cr_assert_str_eq(list_text(20, 2), "15 16 14");
+    made(21);
+    cr_assert_str_eq(list_of(21), "20 16 15");
+    cr_assert_eq(plan_row(&P, 21)->half, 0);
+    plan_remove(&P, 16);
+    settle(&P);
+    cr_assert_str_eq(list_of(20), "15 14 13");
+    cr_assert_str_eq(list_text(20, 2), "14 15 13");
+    plan_remove(&P, 12);
+    plan_make(&P, 20, NULL, 0);
+    cr_assert_eq(plan_row(&P, 20)->half, 0, "the tail serves no other any more");
+    cr_assert_str_eq(list_of(20), "15 14 13");
 }
 
 /* Until the rollout begins the order is that of zones and names. */
@@ -738,13 +930,76 @@ Test(plan, the_rate_of_the_publisher_counts_for_the_choice)
     cr_assert_eq(shape_of(PLAN_STAR, 10 * 1000 * 1000), PLAN_STAR, "by choice");
 }
 
+/* ---- relays that go with the broker ---- */
+
+/* The one that is left of its list, and that it reads from. */
+static uint64_t reads_from(const plan_row_t *row)
+{
+    uint32_t i = 0;
+    while (i < row->source_count && row->sources[i] != PUBLISHER && !plan_row(&P, row->sources[i])) i++;
+    return i < row->source_count ? row->sources[i] : 0;
+}
+
+/* Of 16, one behind the other, those that a bit of `gone` names do not come back.  All that are named then turn to
+ * the next one of their lists by themselves, and those that have none there ask. */
+static void come_back_without(uint32_t gone)
+{
+    plan_lists_t lists[16] = {0};
+    plan_fini(&P);
+    plan_init(&P, 1, PLAN_CHAIN, 0);
+    plan_resume(&P);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
+    for (uint64_t i = 0; i < 16; i++) {
+        lists[i].source_count = i < 2 ? (uint32_t)i + 1 : PLAN_SOURCES;
+        for (uint64_t k = 0; k < lists[i].source_count; k++)
+            lists[i].sources[k] = i > k ? 10 + i - k : PUBLISHER;
+        if (gone & 1u << i) continue;
+        cr_assert(add(11 + i, 0));
+        plan_restore(&P, 11 + i, &lists[i]);
+    }
+    for (uint64_t i = 0; i < 16; i++) {
+        const plan_row_t *row = plan_row(&P, 11 + i);
+        if (row && !reads_from(row)) plan_make(&P, 11 + i, row->sources, row->source_count);
+    }
+    settle(&P);
+}
+
+/* Each that is left is read from by one alone, the publisher too. */
+static void check_a_chain(uint32_t gone)
+{
+    uint64_t readers[32] = {0};
+    for (size_t i = 0; i < P.count; i++) {
+        uint64_t token = reads_from(P.rows[i]);
+        const plan_row_t *row = P.rows[i], *source = plan_row(&P, token);
+        cr_assert_leq(++readers[token], 1, "without %#x: two read from %llu", gone,
+                      (unsigned long long)token);
+        cr_assert(!source || plan_key_order(&source->station->key, &row->station->key) < 0, "without %#x",
+                  gone);
+    }
+}
+
+Test(plan_chain, whatever_goes_with_the_broker_the_rest_is_one_chain)
+{
+    for (uint32_t first = 0; first < 13; first++)
+        for (uint32_t count = 1; count <= 3; count++)
+            for (uint32_t other = first + count + 1; other < 14; other++) {
+                uint32_t gone = ((1u << count) - 1) << first;
+                come_back_without(gone);
+                check_a_chain(gone);
+                gone |= 7u << other;
+                come_back_without(gone & 0xffff);
+                check_a_chain(gone & 0xffff);
+            }
+}
+
 /* ---- any memberships ---- */
 
 /* Depth first along all lists, from the asker to its sources; a source with all bytes asks none. */
 static bool is_circle(const plan_t *p, const plan_row_t *row, uint8_t *state)
 {
-    for (uint32_t i = 0; row->fetch >= PLAN_FETCHING && i < row->source_count; i++) {
-        const plan_row_t *source = plan_row(p, row->sources[i]);
+    for (uint32_t i = 0; row->fetch >= PLAN_FETCHING && i < row->source_count + row->other_count; i++) {
+        uint32_t own = row->source_count;
+        const plan_row_t *source = plan_row(p, i < own ? row->sources[i] : row->others[i - own]);
         if (!source || source->has != PLAN_PARTS) continue;
         uint8_t *its = &state[source->token];
         if (*its == 1) return true;
@@ -781,41 +1036,26 @@ static void check_reached(const any_t *a)
                 row->fetch == PLAN_WAITING ? plan_waits_for(&a->plan, row->token) : row->sources[0];
             cr_assert(row->fetch == PLAN_WAITING || row->source_count, "seed %llu: %s has no source",
                       (unsigned long long)a->seed, row->key.text);
-            if (next == a->plan.publisher) break;
+            if (next == plan_server(&a->plan)) break;
             row = plan_row(&a->plan, next);
             cr_assert(row, "seed %llu: the source is gone", (unsigned long long)a->seed);
         }
     }
 }
 
-/* Fetches over the network: at most one into a station, and one out of it. */
-static void check_edges(const any_t *a)
+/* Halves of the chunks over the network: those of one copy into a station, and out of it those of one, and
+ * its share of what last resorts take, where so many have joined.  Those that join beside blamed ones cost half
+ * as much again.  Those of limited ones count for nothing: by their own wish they take little. */
+static void check_edges(const any_t *a, uint32_t joined)
 {
-    uint32_t out_of_publisher = 0;
-    for (size_t i = 0; i < a->plan.station_count; i++) {
-        const plan_station_t *station = a->plan.chain[i];
-        uint32_t in = 0, out = 0;
-        for (size_t k = 0; k < a->plan.count; k++) {
-            const plan_row_t *row = a->plan.rows[k];
-            if (row->fetch < PLAN_FETCHING) continue;
-            const plan_row_t *source = plan_row(&a->plan, row->sources[0]);
-            bool is_far = source ? source->station != row->station
-                                 : !a->plan.publisher_place || row->station->place != a->plan.publisher_place;
-            in += is_far && row->station == station;
-            out += is_far && source && source->station == station;
-            out_of_publisher += is_far && !source && row->station == station;
-        }
-        cr_assert(in <= 1 && (out <= 1 || a->has_limited),
-                  "seed %llu: %u fetches into a station, %u out of it", (unsigned long long)a->seed, in, out);
-    }
-    cr_assert(out_of_publisher <= 1 || a->has_limited, "seed %llu", (unsigned long long)a->seed);
+    uint32_t more = more_of(&a->plan, joined), most = joined ? most_halves(a) : PLAN_HALVES;
+    check_uplinks(a, most + more, PLAN_HALVES + (has_relay(&a->plan) ? 0 : most - PLAN_HALVES + more));
 }
 
-/* 3,000 memberships, and what may happen to them. */
 /* The zone of a station, with its length. */
 static const char *zone_of(const plan_station_t *station, size_t *ret_bytes)
 {
-    const char *zone = station->key.text + 1;
+    const char *zone = station->key.text;
     *ret_bytes = (size_t)(strchr(zone, '\x01') - zone);
     return zone;
 }
@@ -848,60 +1088,156 @@ Test(plan_any, each_zone_is_entered_once)
     }
 }
 
-Test(plan_any, no_circle_and_a_source_for_all)
+/* All are well, and stay so: they come and go, some say that they lost their source, and none sends more than
+ * all bytes. */
+Test(plan_any, where_all_are_well_no_uplink_carries_more_than_all_bytes)
 {
-    for (uint64_t seed = 1; seed <= 3000; seed++) {
+    for (uint64_t seed = 1; seed <= 1500; seed++) {
         static any_t a;
-        open_any(&a, seed, PLAN_CHAIN, 0);
-        check_reached(&a);
-        check_edges(&a);
-        check_no_circle(&a);
-        for (int i = 0; i < 3 && a.count < MOST; i++) {
-            check_join(&a);
-            check_reached(&a);
-            check_edges(&a);
-        }
+        open_with(&a, seed, PLAN_CHAIN, 0, true);
+        check_uplinks(&a, PLAN_HALVES, PLAN_HALVES);
         for (int i = 0; i < 30; i++) {
-            go_on(&a);
+            come_and_go(&a);
             check_no_circle(&a);
+            check_ways(&a);
+            check_uplinks(&a, PLAN_HALVES, PLAN_HALVES);
+            check_load_of_publisher(&a);
         }
         plan_fini(&a.plan);
     }
 }
 
-/* Under other tokens, and in another order: the lists are the same by name. */
-Test(plan_any, the_order_is_that_of_names_and_places)
+/* 3,000 memberships, and what may happen to them.  Whatever goes, is put last or stuck, one after the other: in one
+ * step of a hundred a station sends all bytes more than twice. */
+Test(plan_any, no_circle_and_a_source_for_all)
 {
-    for (uint64_t seed = 1; seed <= 500; seed++) {
+    uint32_t steps = 0, beyond = 0;
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
         static any_t a;
         open_any(&a, seed, PLAN_CHAIN, 0);
-        plan_t other;
-        plan_init(&other, seed + 1, PLAN_CHAIN, 0);
-        plan_publisher(&other, PUBLISHER, a.plan.publisher_place);
-        for (uint32_t i = a.count; i-- > 0;) {
-            uint32_t at = (uint32_t)below(&a, i + 1);
-            uint64_t token = a.alive[at];
-            a.alive[at] = a.alive[i];
-            char text[64], *name;
-            snprintf(text, sizeof text, "%s", plan_row(&a.plan, token)->key.text);
-            name = strchr(text, '\x01');
-            *name++ = 0;
-            cr_assert(plan_add(&other, &(plan_member_t){.token = 9999 - token,
-                                                        .place = a.place_of[token],
-                                                        .name = name,
-                                                        .zone = text + 1,
-                                                        .is_limited = text[0] == '1',
-                                                        .is_leaf = text[0] == '2'}));
+        check_reached(&a);
+        check_edges(&a, 0);
+        check_no_circle(&a);
+        for (int i = 0; i < 3 && a.count < MOST; i++) {
+            check_join(&a);
+            check_reached(&a);
+            check_edges(&a, (uint32_t)i + 1);
         }
+        check_seconds(&a);
+        for (int i = 0; i < 30; i++) {
+            go_on(&a);
+            check_no_circle(&a);
+            check_ways(&a);
+            check_load_of_publisher(&a);
+            uint32_t more = more_of(&a.plan, 3);
+            beyond += check_uplinks(&a, 7 + more, 8) > 2 * PLAN_HALVES + more;
+            steps++;
+        }
+        plan_fini(&a.plan);
+    }
+    printf("more than 2 M out of a station in %u of %u steps\n", beyond, steps);
+    cr_assert(beyond * 100 <= steps);
+}
+
+/* Stations that serve others, before the first one that was blamed. */
+static uint32_t relays_of(const any_t *a)
+{
+    uint32_t relays = 0;
+    for (size_t i = 0; i < a->plan.station_count; i++) {
+        const plan_station_t *station = a->plan.chain[i];
+        if (plan_station_is_blamed(station)) break;
+        bool is_relay = false;
+        for (size_t k = 0; k < station->count; k++) is_relay |= station->rows[k]->fetch == PLAN_FETCHING;
+        relays += is_relay && !plan_station_is_limited(station) &&
+                  !plan_is_publishers_place(&a->plan, station->place);
+    }
+    return relays;
+}
+
+/* Any of them is put last, comes or goes.  As long as two serve others before those that were blamed, the publisher
+ * sends the bytes once, and a station half as much again at most; but for one time in 200, where one that
+ * fetched all from one source lost that, and the next one in front serves those that were blamed already. */
+Test(plan_any, whatever_happens_no_uplink_carries_much_more)
+{
+    uint32_t steps = 0, beyond = 0, beyond_all = 0;
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        static any_t a;
+        open_any(&a, seed, PLAN_CHAIN, 0);
+        bool has_two = relays_of(&a) > 1;
+        uint32_t joined = 0;
+        for (int i = 0; i < 10 && a.count > 2 && has_two; i++) {
+            uint32_t at = (uint32_t)below(&a, a.count);
+            uint64_t what = below(&a, 3);
+            if (what == 0) put_last(&a.plan, a.alive[at]);
+            if (what == 1 && a.count < MOST) plan_make(&a.plan, join(&a), NULL, 0), joined++;
+            if (what == 2) leave(&a, at);
+            settle(&a.plan);
+            has_two = relays_of(&a) > 1;
+            check_no_circle(&a);
+            check_ways(&a);
+            if (!has_two) continue;
+            uint32_t more = more_of(&a.plan, joined), most = check_uplinks(&a, 8 + more, PLAN_HALVES);
+            beyond += most > PLAN_HALVES + 1 + more;
+            beyond_all += most > 2 * PLAN_HALVES + more;
+            steps++;
+        }
+        plan_fini(&a.plan);
+    }
+    printf("more than 1.5 M out of a station in %u of %u steps, and 2 M in %u\n", beyond, steps, beyond_all);
+    cr_assert(beyond * 200 <= steps && beyond_all * 5000 <= steps);
+}
+
+/* The same members under other tokens, which came in another order. */
+static void add_in_any_order(any_t *a, plan_t *other)
+{
+    for (uint32_t i = a->count; i-- > 0;) {
+        uint32_t at = (uint32_t)below(a, i + 1);
+        uint64_t token = a->alive[at];
+        a->alive[at] = a->alive[i];
+        const plan_key_t *key = &plan_row(&a->plan, token)->key;
+        char text[64], *name;
+        snprintf(text, sizeof text, "%s", key->text);
+        name = strchr(text, '\x01');
+        *name++ = 0;
+        cr_assert(plan_add(other, &(plan_member_t){.token = 9999 - token,
+                                                   .place = a->place_of[token],
+                                                   .name = name,
+                                                   .zone = text,
+                                                   .is_limited = key->rank == PLAN_LIMITED,
+                                                   .blamed_ms = key->blamed_ms,
+                                                   .is_last_resort = key->rank == PLAN_LAST_RESORT}));
+    }
+}
+
+static void check_same_list(const any_t *a, const uint64_t *tokens, uint32_t count, const uint64_t *others,
+                            uint32_t other_count)
+{
+    cr_assert_eq(count, other_count, "seed %llu", (unsigned long long)a->seed);
+    for (uint32_t i = 0; i < count; i++)
+        cr_assert_eq(others[i], tokens[i] == PUBLISHER ? PUBLISHER : 9999 - tokens[i], "seed %llu",
+                     (unsigned long long)a->seed);
+}
+
+/* Under other tokens, and in another order: the lists are the same by name, of a chain and of two trees. */
+Test(plan_any, the_order_is_that_of_names_and_places)
+{
+    for (uint64_t seed = 1; seed <= 1000; seed++) {
+        static any_t a;
+        plan_shape_t shape = seed % 2 ? PLAN_CHAIN : PLAN_TWO_TREE;
+        open_any(&a, seed, shape, 40000000);
+        plan_t other;
+        plan_init(&other, seed + 1, shape, 40000000);
+        plan_publisher(&other, PUBLISHER, PUBLISHER_SERVES, a.plan.publisher.place);
+        add_in_any_order(&a, &other);
         plan_begin(&other);
         plan_make_all(&other);
+        cr_assert_eq(a.plan.shape, other.shape);
         for (size_t i = 0; i < a.plan.count; i++) {
             const plan_row_t *row = a.plan.rows[i], *same = plan_row(&other, 9999 - row->token);
-            cr_assert(row->fetch == same->fetch && row->source_count == same->source_count, "seed %llu",
+            cr_assert(row->fetch == same->fetch && row->half == same->half, "seed %llu",
                       (unsigned long long)seed);
-            for (uint32_t k = 0; k < row->source_count; k++)
-                cr_assert(row->sources[k] == PUBLISHER ? same->sources[k] == PUBLISHER
-                                                       : same->sources[k] == 9999 - row->sources[k]);
+            check_same_list(&a, row->sources, row->source_count, same->sources, same->source_count);
+            check_same_list(&a, row->others, row->other_count, same->others, same->other_count);
         }
         plan_fini(&other);
         plan_fini(&a.plan);
@@ -916,7 +1252,8 @@ Test(plan_any, ten_thousand_members_cost_what_they_are)
     for (uint64_t token = 100; token < 100 + MEMBERS; token++)
         cr_assert(add(token, token % 2 ? token / 16 : 0));
     begin();
-    cr_assert_leq(P.looks, 8 * MEMBERS);
+    printf("%.1f looks a member to begin", (double)P.looks / MEMBERS);
+    cr_assert_leq(P.looks, 2 * MEMBERS);
     P.looks = 0;
     for (uint64_t token = 100; token < 100 + MEMBERS; token++) {
         if (token % 10 == 0) continue;
@@ -924,6 +1261,7 @@ Test(plan_any, ten_thousand_members_cost_what_they_are)
         for (uint64_t woken; (woken = plan_next_woken(&P)) != 0;) plan_make(&P, woken, NULL, 0);
         mend_all();
     }
-    cr_assert_leq(P.looks, 40 * MEMBERS);
+    printf(", %.1f as most go\n", (double)P.looks / MEMBERS);
+    cr_assert_leq(P.looks, 2 * MEMBERS);
     finish();
 }

@@ -1038,26 +1038,27 @@ static whole_t whole(void)
     record_t base = {.adapter = "policy"};
     whole_t w = {base, base, base, base, base, 4};
     w.adapter.kind = RECORD_ADAPTER;
-    w.version = (record_t){.kind = RECORD_VERSION,
-                           .adapter = "policy",
-                           .version = 3,
-                           .digest = digest_of(1),
-                           .at_ms = 10,
-                           .part = {.payload_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)},
-                           .share_key = {{3}},
-                           .request_id = "id",
-                           .writer = "t",
-                           .base_model = "b",
-                           .kind_text = "lora",
-                           .features = "dora",
-                           .meta = "{}",
-                           .step = 5,
-                           .data_bytes = 6,
-                           .tensor_count = 7,
-                           .chunk_count = 8,
-                           .activation = 1,
-                           .deadline_ms = 9,
-                           .config = bytes_of("{}", 2)};
+    w.version =
+        (record_t){.kind = RECORD_VERSION,
+                   .adapter = "policy",
+                   .version = 3,
+                   .digest = digest_of(1),
+                   .at_ms = 10,
+                   .parts = {{{.payload_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)}}, 1},
+                   .share_key = {{3}},
+                   .request_id = "id",
+                   .writer = "t",
+                   .base_model = "b",
+                   .kind_text = "lora",
+                   .features = "dora",
+                   .meta = "{}",
+                   .step = 5,
+                   .data_bytes = 6,
+                   .tensor_count = 7,
+                   .chunk_count = 8,
+                   .activation = 1,
+                   .deadline_ms = 9,
+                   .config = bytes_of("{}", 2)};
     w.decision = (record_t){.kind = RECORD_DECISION,
                             .adapter = "policy",
                             .version = 3,
@@ -1113,9 +1114,9 @@ Test(registry, equal_looks_at_every_field)
     DIFFERS(epoch, 5);
     DIFFERS(version.digest, digest_of(9));
     DIFFERS(version.at_ms, 99);
-    DIFFERS(version.part.payload_bytes, 99);
-    DIFFERS(version.part.manifest_bytes, 99);
-    DIFFERS(version.part.manifest_digest, digest_of(9));
+    DIFFERS(version.parts.part[0].payload_bytes, 99);
+    DIFFERS(version.parts.part[0].manifest_bytes, 99);
+    DIFFERS(version.parts.part[0].manifest_digest, digest_of(9));
     DIFFERS(version.share_key, life_of(9));
     DIFFERS(version.request_id, "x");
     DIFFERS(version.writer, "x");

@@ -296,15 +296,15 @@ Test(restored_numbers, all_raises_have_a_sum)
 Test(restored_numbers, no_epoch_beyond_what_starts_need)
 {
     record_t *rec = outbox_record(R.b->out, RECORD_EPOCH, "", R.now);
-    rec->epoch = EPOCH_HEARD_MAX - 2;
+    rec->epoch = EPOCH_REPORTED_MAX - 2;
     rig_commit(NULL, rec, 1, NULL);
     outbox_clear(R.b->out);
     rig_restart();
     msg_subscription_t sub = {.adapter = "policy"};
-    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = EPOCH_HEARD_MAX});
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = EPOCH_REPORTED_MAX});
     rig_error(W1, "protocol");
     rig_open(T, "policy", "trainer", 0, false);
-    cr_assert_eq(R.tokens[T] >> 32, EPOCH_HEARD_MAX - 1);
+    cr_assert_eq(R.tokens[T] >> 32, EPOCH_REPORTED_MAX - 1);
 }
 
 enum { CLAIMED = 256 };

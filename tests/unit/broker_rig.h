@@ -17,7 +17,9 @@
 
 #define LEASE_MS 4000
 #define S 1000u
+#ifndef PEERS
 #define PEERS 128
+#endif
 #define UNUSED __attribute__((unused))
 
 typedef struct {
@@ -27,28 +29,34 @@ typedef struct {
     size_t records; /* that were on disk when it left */
 } letter_t;
 
+/* A decoded message holds pointers into itself: letters never move.  Pages that none uses cost nothing. */
+#define LETTERS_MAX (1 << 16)
+static letter_t letters[LETTERS_MAX];
+
 static struct rig {
     broker_t *b;
     instant_t now;
     letter_t *letters;
-    size_t letter_count, letter_capacity;
+    size_t letter_count;
     record_t *records;
     size_t record_count, record_capacity;
     arena_t texts;
     uint64_t tokens[PEERS]; /* as WELCOME said */
     /* quiet: sends no heartbeats while time passes */
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS], no_relay[PEERS];
-    uint64_t places[PEERS];      /* of its host, as in JOIN and OPEN; 0: none */
-    uint64_t max_rates[PEERS];   /* of workers; 0: none */
-    uint64_t generations[PEERS]; /* of the region that it has versions in; 0: in none */
-    int commit_error;            /* the disk refuses with this */
-    bool is_late;                /* the store confirms when rig_confirm says so */
-    bool confirms;               /* and that is after each event, well or with commit_error */
-    const record_t *committing;  /* of the broker; NULL: nothing is under way */
+    uint64_t older_tokens[PEERS]; /* of a start before the last one, as in JOIN; 0: none */
+    uint64_t places[PEERS];       /* of its host, as in JOIN and OPEN; 0: none */
+    uint64_t max_rates[PEERS];    /* of workers; 0: none */
+    uint64_t generations[PEERS];  /* of the region that it has versions in; 0: in none */
+    int commit_error;             /* the disk refuses with this */
+    bool is_late;                 /* the store confirms when rig_confirm says so */
+    bool confirms;                /* and that is after each event, well or with commit_error */
+    const record_t *committing;   /* of the broker; NULL: nothing is under way */
     int committing_count;
     int commits, fatals, forgotten;
     uint64_t keep, req;
     plan_shape_t shape;      /* of plans: AUTO, and versions are shorter than a hop */
+    const char *former;      /* the leader before */
     const char *keys[PEERS]; /* that each connection has proved */
     bool has_keys;
     char warned[512]; /* the last line of its log */
@@ -64,10 +72,8 @@ static int rig_send(void *self, uint64_t peer, bytes_t frame)
     cr_assert_lt(peer, PEERS);
     if (R.is_gone[peer]) return HEDDLE_ERR_GONE;
     if (R.is_slow[peer]) return HEDDLE_ERR_SLOW;
-    if (R.letter_count == R.letter_capacity) {
-        R.letter_capacity = R.letter_capacity ? R.letter_capacity * 2 : 256;
-        R.letters = realloc(R.letters, R.letter_capacity * sizeof *R.letters);
-    }
+    R.letters = letters;
+    cr_assert_lt(R.letter_count, LETTERS_MAX, "letters are to be dropped at times");
     letter_t *l = &R.letters[R.letter_count++];
     *l = (letter_t){.peer = peer, .frame = malloc(frame.bytes), .records = R.record_count};
     memcpy(l->frame, frame.data, frame.bytes);
@@ -89,7 +95,7 @@ static record_t rig_keep_record(const record_t *rec)
     record_t r = *rec;
     const char **texts[] = {&r.adapter, &r.request_id, &r.writer, &r.base_model, &r.kind_text, &r.features,
                             &r.meta,    &r.message,    &r.worker, &r.phase,      &r.by,        &r.host,
-                            &r.name,    &r.public_key, &r.roles,  &r.serves};
+                            &r.name,    &r.public_key, &r.roles,  &r.serves,     &r.entered_by};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) *texts[i] = rig_copy(*texts[i]);
     r.config.data = arena_copy(&R.texts, rec->config.data, rec->config.bytes);
     return r;
@@ -177,7 +183,7 @@ static void rig_load(void)
             epoch.epoch = R.records[i].epoch + 1;
     rig_keep(&epoch, 1); /* a broker whose epoch is not on disk does not start */
     R.commits++;
-    for (int kind = RECORD_EPOCH; kind <= RECORD_KEY_DROP; kind++)
+    for (int kind = RECORD_EPOCH; kind <= RECORD_KEYS_REVOKE; kind++)
         for (size_t i = 0; i < R.record_count; i++)
             if ((int)R.records[i].kind == kind) cr_assert_eq(broker_apply(R.b, &R.records[i]), HEDDLE_OK);
 }
@@ -195,6 +201,7 @@ static void rig_boot(void)
                           .keep = R.keep,
                           .shape = R.shape,
                           .cluster = "test",
+                          .former = R.former,
                           .endpoint = "tcp://127.0.0.1:1",
                           .data_dir = "/d",
                           .pid = 1,
@@ -215,7 +222,6 @@ UNUSED static void rig_stop(void)
 {
     broker_destroy(&R.b);
     rig_drop_letters();
-    free(R.letters);
     free(R.records);
     arena_fini(&R.texts);
 }
@@ -254,6 +260,7 @@ static void rig_confirm(int rc)
     if (!rc) rig_take();
     R.committing = NULL;
     if (rc) error_fail(&e, rc, "the store says no");
+    if (rc) error_hint(&e, "make room");
     broker_committed(R.b, rc, rc ? &e : NULL, R.now);
     rig_flush();
 }
@@ -330,6 +337,37 @@ UNUSED static void rig_worker(uint64_t peer, const char *name)
     rig_hello(peer, ROLE_WORKER);
     rig_join_with(peer, name, &sub, 1, NULL, 0);
     cr_assert_neq(R.tokens[peer], 0, "%s was not admitted", name);
+}
+
+/* A worker that another broker admitted before.  fetched NULL: it fetches nothing. */
+UNUSED static void rig_worker_fetches(uint64_t peer, const char *name, uint64_t former_token,
+                                      msg_fetched_t *fetched)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t m = {.type = MSG_JOIN};
+    m.join = (msg_join_t){.req = ++R.req,
+                          .name = name,
+                          .adapters = &sub,
+                          .adapter_count = 1,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("addr", 4),
+                          .export_dir = "",
+                          .prev_token = former_token,
+                          .epoch = former_token >> 32,
+                          .former_tokens = &R.older_tokens[peer],
+                          .former_count = R.older_tokens[peer] != 0,
+                          .place = R.places[peer],
+                          .fetched = fetched,
+                          .fetched_count = fetched != NULL};
+    rig_hello(peer, ROLE_WORKER);
+    rig_frame(peer, &m);
+    cr_assert_neq(R.tokens[peer], 0, "%s was not admitted", name);
+}
+
+UNUSED static void rig_worker_again(uint64_t peer, const char *name, uint64_t former_token)
+{
+    rig_worker_fetches(peer, name, former_token, NULL);
 }
 
 UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writer, uint64_t serving,
@@ -606,7 +644,7 @@ UNUSED static const char *rig_copy_state(uint64_t v, const char *worker)
 {
     const track_t *t = track_find(&R.b->rollout, "policy", v);
     const copy_row_t *c = t ? copy_find(t, worker) : NULL;
-    return c ? copy_state_name(summary_copy_state(c, rig_adapter(), v)) : "";
+    return c ? copy_state_name(summary_copy_state(c, rig_adapter()->active, v)) : "";
 }
 
 /* ---- a slow one among them ---- */

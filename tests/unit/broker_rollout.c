@@ -50,7 +50,7 @@ Test(rollout, all_waits_for_all_then_commits_then_releases)
     cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
     rig_active(W1, 1, 1, 1);
     cr_assert_str_eq(rig_copy_state(1, "w1"), "active");
-    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->decision, 1);
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->serving.decision, 1);
     rig_active(W2, 1, 1, 1);
     rig_active(W3, 1, 1, 1);
     const msg_rollout_t *r = told();
@@ -431,8 +431,8 @@ Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
     const msg_welcome_t *w = &rig_last(T, MSG_WELCOME)->welcome;
     cr_assert_eq(w->keep_count, 1);
     cr_assert_eq(w->keep[0].version, 1);
-    cr_assert_eq(w->content_bytes,
-                 manifest_offset(rig_version(1)->part.payload_bytes) + rig_version(1)->part.manifest_bytes);
+    cr_assert_eq(w->content_bytes, manifest_offset(rig_version(1)->parts.part[0].payload_bytes) +
+                                       rig_version(1)->parts.part[0].manifest_bytes);
     rig_pass(5000);
     cr_assert_str_eq(rig_state(1), "staging");
     rig_staged(W1, 1, 1);

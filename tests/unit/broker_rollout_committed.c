@@ -126,7 +126,7 @@ Test(committed, acks_said_twice_or_late_change_nothing)
     rig_active(W1, 2, 2, 2);
     rig_active(W1, 1, 1, 1); /* I13 */
     cr_assert_str_eq(rig_copy_state(2, "w1"), "active");
-    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->decision, 2);
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->serving.decision, 2);
 }
 
 Test(committed, impossible_acks_are_refused)
@@ -636,7 +636,7 @@ Test(committed, a_worker_that_fell_behind_says_so_late)
     rig_staged(W2, 2, 2); /* d2 */
     rig_active(W2, 1, 1, 1);
     cr_assert_str_eq(rig_copy_state(1, "w2"), "stale");
-    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w2"), "policy")->decision, 1);
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w2"), "policy")->serving.decision, 1);
     rig_active(W2, 1, 2, 1); /* d2 named version 2 */
     rig_error(W2, "protocol");
     rig_active(W2, 2, 2, 2);
@@ -649,7 +649,8 @@ Test(committed, a_wrong_digest_of_a_version_that_it_never_held)
     roll_out(1, 1, 1, 1);
     rig_drop_letters();
     track_t *t = track_find(&R.b->rollout, "policy", 1);
-    track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT); /* a source less: w2 is announced nothing */
+    track_set_publisher(t, t->plan.publisher.token,
+                        PUBLISHER_WITHOUT); /* a source less: w2 is announced nothing */
     rig_leave(W1);
     R.tokens[W1] = 0;
     rig_worker(W2, "w2");
@@ -671,7 +672,7 @@ Test(committed, an_ended_version_may_still_be_served_somewhere)
     rig_hello(W2, ROLE_WORKER);
     rig_join_with(W2, "w2", &sub, 1, NULL, 0);
     rig_active(W2, 1, 1, 1); /* it served it all the time, and says so late */
-    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w2"), "policy")->version, 1);
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w2"), "policy")->serving.version, 1);
     cr_assert_str_eq(rig_copy_state(3, "w1"), "active");
     rig_active(W2, 1, 1, 77);
     rig_error(W2, "digest_mismatch");

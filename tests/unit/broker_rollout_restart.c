@@ -202,7 +202,7 @@ Test(restart, a_decision_that_the_registry_does_not_know_is_not_believed)
     publish_to(0, (rig_publish_t){0});
     rejoin(W1, "w1", 40, 9, NULL, 0);
     const member_sub_t *sub = member_sub(membership_worker(&R.b->members, "w1"), "policy");
-    cr_assert(sub->decision == 0 && sub->version == 0);
+    cr_assert(sub->serving.decision == 0 && sub->serving.version == 0);
 }
 
 Test(restart, a_deadline_goes_on_over_a_restart)

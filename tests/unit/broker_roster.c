@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which workers the broker remembers over a restart, and what it says of those that do not return. */
-#include "broker/rollout/active.h"
+#include "broker/registry/active.h"
 #include "broker_rig.h"
 
 TestSuite(roster, .init = rig_start, .fini = rig_stop);
@@ -27,7 +27,7 @@ Test(roster, a_worker_that_does_not_return_is_lost)
     cr_assert_eq(member("w1")->state, MEMBER_READY);
     const member_t *m = member("w2");
     cr_assert(m && m->state == MEMBER_LOST);
-    cr_assert_eq(member_sub(m, "policy")->version, 1);
+    cr_assert_eq(member_sub(m, "policy")->serving.version, 1);
     cr_assert_str_eq(m->end_message, "did not return after the broker's restart");
     cr_assert(!strcmp(m->host, "host") && m->pid == 100 + W2 && !m->token);
     cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
@@ -129,7 +129,7 @@ Test(roster, how_far_behind_a_lost_one_is)
     rig_pass(LEASE_MS + 1000);
     const member_t *m = member("w2");
     const adapter_row_t *a = rig_adapter();
-    cr_assert(m && m->state == MEMBER_LOST && m->subs[0].version == 3);
+    cr_assert(m && m->state == MEMBER_LOST && m->subs[0].serving.version == 3);
     cr_assert_eq(active_lag(a, m, &m->subs[0]), 1, "%llu", (unsigned long long)active_lag(a, m, &m->subs[0]));
 }
 
@@ -169,15 +169,53 @@ Test(roster, is_written_in_batches_and_not_on_the_way_of_a_join)
     cr_assert_eq(R.commits, before + 1, "the same process again");
 }
 
-Test(roster, more_than_one_transaction_takes)
+/* In any order of names. */
+static void eighty_workers(void)
 {
     char name[16];
     for (uint64_t i = 0; i < 80; i++) {
         snprintf(name, sizeof name, "x%llu", (unsigned long long)i);
         rig_worker(20 + i, name);
     }
+}
+
+Test(roster, more_than_one_transaction_takes)
+{
+    eighty_workers();
     rig_pass(5000);
     cr_assert_eq(written(), 80);
+    cr_assert_eq(R.b->registry.worker_count, 80);
+    cr_assert_leq(R.b->roster.compared, 80u + 1, "a transaction goes on where the one before it ended");
+}
+
+Test(roster, what_changes_during_a_round_is_for_the_next)
+{
+    eighty_workers();
+    R.is_late = true;
+    rig_pass(3000);
+    cr_assert(rig_is_committing() && R.committing_count == OUTBOX_RECORDS);
+    rig_worker(W1, "w1"); /* before those of which the records are under way, by its name */
+    rig_leave(20);        /* x0, which is among them */
+    rig_confirm(HEDDLE_OK);
+    cr_assert(rig_is_committing() && R.committing_count == 80 - OUTBOX_RECORDS);
+    rig_confirm(HEDDLE_OK);
+    cr_assert(!rig_is_committing() && !R.b->roster.is_on);
+    R.is_late = false;
+    R.tokens[20] = 0;
+    rig_pass(3000);
+    cr_assert_eq(written(), 82);
+    cr_assert_eq(R.b->registry.worker_count, 80);
+    cr_assert(registry_worker(&R.b->registry, "w1") && !registry_worker(&R.b->registry, "x0"));
+}
+
+Test(roster, what_is_refused_of_a_round_is_recorded_by_the_next)
+{
+    eighty_workers();
+    R.is_late = true;
+    rig_pass(3000);
+    rig_confirm(HEDDLE_ERR_NO_SPACE);
+    R.is_late = false;
+    rig_pass(3000);
     cr_assert_eq(R.b->registry.worker_count, 80);
 }
 

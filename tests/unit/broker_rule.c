@@ -80,6 +80,12 @@ Test(rule, rows)
     }
 }
 
+Test(rule, its_shape)
+{
+    cr_assert(!rule_is_by_operator(ALL) && !rule_is_by_operator(READY) && rule_is_by_operator(HAND));
+    cr_assert(!rule_takes_first(ALL) && rule_takes_first(READY) && !rule_takes_first(HAND));
+}
+
 Test(rule, joiners_never_block_and_are_enough_where_none_was_there)
 {
     tally_t t = {0};

@@ -87,6 +87,26 @@ Test(standing, who_serves_nothing_is_not_current)
     is("workers.0.current", "true");
 }
 
+/* One that drains serves on, and whatever counts ready workers counts those that stay. */
+Test(standing, one_that_drains_is_counted_as_ready_nowhere)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "drain", .name = "w1"});
+    ask("status", "", 0);
+    is("count.workers_ready", "1");
+    is("adapters.0.subscriber_count", "1");
+    is("adapters.0.current_count", "1");
+    rig_query(ADMIN, (msg_query_t){.op = "drain", .name = "w2"});
+    ask("status", "", 0);
+    is("count.workers_ready", "0");
+    is("adapters.0.subscriber_count", "0");
+    is("adapters.0.current_count", "0");
+    ask("workers", "w2", 0);
+    is("workers.0.current", "true");
+}
+
 Test(standing, an_adapter_that_nobody_published_to_is_seen)
 {
     publish_to(1, (rig_publish_t){0});
@@ -186,9 +206,9 @@ Test(standing, a_refusal_of_a_later_decision_takes_back_no_earlier_one)
     cr_assert_eq(rig_adapter()->decision, 2);
     rig_nack(W1, 1, 2, "activate", "internal");
     const member_sub_t *sub = member_sub(membership_worker(&R.b->members, "w1"), "policy");
-    cr_assert(sub->decision == 1 && !sub->is_refused);
+    cr_assert(sub->serving.decision == 1 && !sub->serving.is_refused);
     rig_nack(W1, 1, 1, "activate", "internal");
-    cr_assert(sub->is_refused);
+    cr_assert(sub->serving.is_refused);
 }
 
 Test(standing, who_serves_nothing_is_one_behind)

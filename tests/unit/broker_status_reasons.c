@@ -257,6 +257,22 @@ Test(status_reasons, a_worker_that_serves_bytes_which_have_gone_bad)
     cr_assert_str_eq(names(), "");
 }
 
+/* One that is to leave has three minutes in which another one takes over what it has. */
+Test(status_reasons, a_worker_that_drains_and_is_the_last_one)
+{
+    serve(2);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "drain", .name = "w1"});
+    rig_query(ADMIN, (msg_query_t){.op = "drain", .name = "w2"});
+    rig_pass(179000);
+    cr_assert_str_eq(names(), "");
+    rig_pass(2000);
+    cr_assert_str_eq(names(), "worker.draining policy w1; worker.draining policy w2");
+    cr_assert_str_eq(message_of(1), "w2 has been draining for 3 m 1 s: no process that stays has policy@1");
+}
+
 Test(status_reasons, a_broker_that_has_just_started)
 {
     serve(1);
@@ -271,6 +287,25 @@ Test(status_reasons, a_broker_that_takes_no_records)
     R.b->read_only_ms = R.now.wall_ms;
     snprintf(R.b->read_only_why, sizeof R.b->read_only_why, "the disk is full");
     cr_assert_str_eq(names(), "broker.read_only - -");
+}
+
+static brokers_t told_brokers;
+static const brokers_t *io_list(void *self) { return (void)self, &told_brokers; }
+
+/* It takes no records for that, and is read-only for it once one was tried: that is one reason. */
+Test(status_reasons, an_etcd_that_does_not_answer)
+{
+    serve(1);
+    R.b->io.brokers = io_list;
+    told_brokers.is_answered = true;
+    cr_assert_str_eq(names(), "");
+    told_brokers.is_answered = false;
+    cr_assert_str_eq(names(), "store.unanswered - -");
+    cr_assert(strstr(message_of(0), "no endpoint of the etcd"), "%s", message_of(0));
+    cr_assert(json_is_null(json_object_get(json_array_get(reasons(), 0), "since_at")), "it never answered");
+    told_brokers.seen_us = R.now.us - 2000;
+    R.b->state = BROKER_READ_ONLY;
+    cr_assert_str_eq(names(), "store.unanswered - -");
 }
 
 /* However many there are: the answer has to fit into a message. */

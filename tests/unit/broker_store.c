@@ -106,10 +106,11 @@ static record_t version_record(const char *name, uint64_t version)
                   .config = {"{\"r\":16}", 8},
                   .meta = "{\"run\":\"7\"}"};
     for (int i = 0; i < 32; i++) r.digest.b[i] = (uint8_t)(i + version);
-    for (int i = 0; i < 32; i++) r.part.manifest_digest.b[i] = (uint8_t)(255 - i);
+    for (int i = 0; i < 32; i++) r.parts.part[0].manifest_digest.b[i] = (uint8_t)(255 - i);
     for (int i = 0; i < 16; i++) r.share_key.b[i] = (uint8_t)(i * 3);
-    r.part.payload_bytes = 18000000;
-    r.part.manifest_bytes = 40000;
+    r.parts.count = 1;
+    r.parts.part[0].payload_bytes = 18000000;
+    r.parts.part[0].manifest_bytes = 40000;
     return r;
 }
 
@@ -200,9 +201,10 @@ Test(store, every_field_comes_back)
     cr_assert(v->kind == RECORD_VERSION && v->version == 1 && v->at_ms == w->at_ms &&
               !strcmp(v->adapter, "policy"));
     cr_assert(digest_equal(&v->digest, &w->digest) &&
-              digest_equal(&v->part.manifest_digest, &w->part.manifest_digest));
-    cr_assert(v->part.payload_bytes == w->part.payload_bytes &&
-              v->part.manifest_bytes == w->part.manifest_bytes);
+              digest_equal(&v->parts.part[0].manifest_digest, &w->parts.part[0].manifest_digest));
+    cr_assert(v->parts.count == w->parts.count &&
+              v->parts.part[0].payload_bytes == w->parts.part[0].payload_bytes &&
+              v->parts.part[0].manifest_bytes == w->parts.part[0].manifest_bytes);
     cr_assert_eq(memcmp(&v->share_key, &w->share_key, 16), 0);
     cr_assert(!strcmp(v->request_id, w->request_id) && !strcmp(v->writer, w->writer) &&
               !strcmp(v->base_model, w->base_model));
@@ -677,7 +679,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 8") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 9") && strstr(e.found, "1234"));
 }
 
 /* Before they are brought up to our schema. */
@@ -851,6 +853,41 @@ Test(store, keeps_how_often_an_invitation_was_used)
     s = open_store();
     cr_assert_eq(store_load(s, see_invitation, &seen, &e), HEDDLE_OK);
     cr_assert(seen.uses == 20 && seen.used == 3 && seen.ends_ms == 99000);
+    store_close(&s);
+}
+
+static int see_entered(void *self, const record_t *r)
+{
+    keys_seen_t *seen = self;
+    if (r->kind != RECORD_KEY) return HEDDLE_OK;
+    snprintf(seen->text[seen->count++], sizeof seen->text[0], "%s %s %d", r->public_key, r->entered_by,
+             (int)r->revoked_ms);
+    return HEDDLE_OK;
+}
+
+/* Also in a file that a broker of schema 8 has left. */
+Test(store, revokes_all_keys_of_an_invitation_at_once)
+{
+    store_t *s = open_store();
+    heddle_error_t e;
+    keys_seen_t seen = {0};
+    commit(s, (record_t[]){key_record("a", "admin", 0)}, 1);
+    store_close(&s);
+    run_sql("ALTER TABLE keys DROP COLUMN entered_by; PRAGMA user_version = 8");
+    s = open_store();
+    record_t r[] = {key_record("b", "reader", 0), key_record("c", "reader", 3), key_record("i", "reader", 0)};
+    r[0].entered_by = r[1].entered_by = "i";
+    r[2].uses = 2;
+    commit(s, r, 3);
+    commit(s, (record_t[]){{.kind = RECORD_KEYS_REVOKE, .public_key = "i", .revoked_ms = 9}}, 1);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_entered, &seen, &e), HEDDLE_OK);
+    cr_assert_eq(seen.count, 4);
+    cr_assert_str_eq(seen.text[0], "a  0", "no other key");
+    cr_assert_str_eq(seen.text[1], "b i 9");
+    cr_assert_str_eq(seen.text[2], "c i 3", "one that was revoked before stays so");
+    cr_assert_str_eq(seen.text[3], "i  9");
     store_close(&s);
 }
 
@@ -1062,7 +1099,7 @@ Test(store, a_file_of_schema_2_has_versions_without_the_deadline_that_was_asked_
 static int see_payload(void *self, const record_t *r)
 {
     uint64_t *bytes = self;
-    if (r->kind == RECORD_VERSION) bytes[r->version] = r->part.payload_bytes;
+    if (r->kind == RECORD_VERSION) bytes[r->version] = r->parts.part[0].payload_bytes;
     return HEDDLE_OK;
 }
 

@@ -304,7 +304,7 @@ static void crash(void)
 
 static uint64_t track_hash(uint64_t h, const track_t *t)
 {
-    h = h * 1000003 + t->version * 256 + t->publisher_state * 32 + track_is_ended(t) * 16 + t->bytes;
+    h = h * 1000003 + t->version * 256 + t->plan.publisher.state * 32 + track_is_ended(t) * 16 + t->bytes;
     for (size_t k = 0; k < t->copy_count; k++)
         h = h * 1000003 + t->copies[k]->token * 16 + (uint64_t)t->copies[k]->state;
     return h;
@@ -321,7 +321,7 @@ static uint64_t state_hash(void)
     for (size_t i = 0; i < R.b->members.worker_count; i++) {
         const member_t *m = R.b->members.workers[i];
         h = h * 1000003 + m->token * 8 + (uint64_t)m->state + m->lease_end_us +
-            (m->sub_count ? m->subs[0].decision : 0);
+            (m->sub_count ? m->subs[0].serving.decision : 0);
     }
     return h;
 }
@@ -333,9 +333,7 @@ static void zombie(void)
     rig_flush();
     uint64_t peer = peer_of((int)draw(WORKERS)), mine = R.tokens[peer], v = some_version();
     uint64_t before = state_hash(), fenced = R.b->members.fenced_count;
-    const broker_peer_t *known = NULL;
-    HASH_FIND(hh, R.b->peers, &peer, sizeof peer, known);
-    bool is_known = known != NULL;
+    bool is_known = broker_peer(R.b, peer) != NULL;
     R.tokens[peer] = M.stale[draw(M.stale_count < STALE ? M.stale_count : STALE)];
     CHECK(R.tokens[peer] != mine);
     if (v) {
@@ -378,7 +376,7 @@ static void turn_key(int i)
                                    .roles = roles,
                                    .role_count = M.is_revoked[i]});
     M.is_revoked[i] ^= !R.commit_error;
-    CHECK(broker_lets_in(R.b, keys[i]) == !M.is_revoked[i]);
+    CHECK(broker_lets_in(R.b, keys[i], R.now) == !M.is_revoked[i]);
     if (!M.is_revoked[i]) return;
     CHECK(!membership_by_token(&R.b->members, token));
     gone(i);

@@ -191,6 +191,7 @@ Test(admin, each_question_is_asked_and_answered)
     ANSWERED(heddle_admin_status(a, &json), "\"status\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
     ANSWERED(heddle_admin_adapters(a, &json),
              "\"adapters\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
+    ANSWERED(heddle_admin_brokers(a, &json), "\"brokers\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
     ANSWERED(heddle_admin_versions(a, "p@3", &json),
              "\"versions\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":3");
     ANSWERED(heddle_admin_workers(a, NULL, &json),

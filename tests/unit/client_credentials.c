@@ -51,6 +51,23 @@ static int take(const char *broker_key, const char *key, const char *endpoints)
 }
 static bool ring_has_a_key(void) { return access(path_of("ring/client.key"), F_OK) == 0; }
 
+Test(credentials, a_key_that_is_missing_may_stay_so)
+{
+    credentials_t c = {.broker_key = broker.public_key, .makes_no_file = true};
+    cr_assert_eq(credentials_take(&c, EP, &keys, &is_secure, &error), 0, "%s", error.message);
+    cr_assert(is_secure && keys.own.secret_key[0] && !ring_has_a_key());
+    cr_assert_neq(access(path_of("ring"), F_OK), 0);
+    key_pair_t first = keys.own;
+    cr_assert_eq(take(broker.public_key, NULL, EP), 0);
+    cr_assert(ring_has_a_key());
+    mine = keys.own;
+    cr_assert_str_neq(mine.public_key, first.public_key);
+    cr_assert_eq(credentials_take(&c, EP, &keys, &is_secure, &error), 0);
+    cr_assert_str_eq(keys.own.public_key, mine.public_key, "one that is there is used");
+    setenv("HEDDLE_KEYS", path_of("mine.key/ring"), 1); /* below a file */
+    cr_assert_eq(credentials_take(&c, EP, &keys, &is_secure, &error), HEDDLE_ERR_DATA_DIR);
+}
+
 Test(credentials, none_known_is_plain_and_makes_nothing)
 {
     cr_assert_eq(take(NULL, NULL, EP), 0);
@@ -235,4 +252,40 @@ Test(credentials, a_ring_is_looked_for_while_nothing_is_opened)
     opening_end();
     pthread_join(thread, NULL);
     cr_assert_eq(rc, 0, "%s has no key", ring.dir);
+}
+
+static int checked(const char *address, const char *broker_key, const char *key)
+{
+    int rc = heddle_broker_check(address, broker_key, key);
+    if (rc) error = *heddle_last_error();
+    return rc;
+}
+
+/* What `heddle context add` is given: no broker is there, and none is asked. */
+Test(credentials, what_a_client_could_not_connect_with_is_said_in_advance)
+{
+    char public_file[128], own[128];
+    snprintf(own, sizeof own, "%s", path_of("mine.key"));
+    snprintf(public_file, sizeof public_file, "%s", path_of("mine.pub"));
+    FILE *f = fopen(public_file, "w");
+    cr_assert(f && fprintf(f, "public %s\n", mine.public_key) > 0 && fclose(f) == 0);
+    cr_assert_eq(checked(EP ",ipc:///x", broker.public_key, own), HEDDLE_OK, "%s", error.message);
+    cr_assert_eq(checked(EP, public_file, NULL), HEDDLE_OK, "a file has a public key, too");
+    cr_assert_eq(checked(NULL, NULL, NULL), HEDDLE_OK, "what is not given is not checked");
+    cr_assert_eq(checked("policy", NULL, NULL), HEDDLE_ERR_USAGE);
+    cr_assert_eq(checked(EP ",tcp://h", NULL, NULL), HEDDLE_ERR_USAGE, "each of them");
+    cr_assert_eq(checked(EP, "nonsense", NULL), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(checked(EP, mine.secret_key, own), HEDDLE_ERR_USAGE, "its secret");
+    cr_assert(!strstr(error.message, mine.secret_key) && !strstr(error.found, mine.secret_key));
+    cr_assert_eq(checked(EP, NULL, path_of("none.key")), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(checked(EP, NULL, public_file), HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(error.message, "has no secret line"), "%s", error.message);
+    static const char *const STRINGS[] = {"heddle-join-1:c2VjcmV0c2VjcmV0",
+                                          "tcp://h:1,heddle-join-2:c2VjcmV0"};
+    for (size_t i = 0; i < 2; i++) {
+        cr_assert_eq(checked(STRINGS[i], NULL, NULL), HEDDLE_ERR_USAGE);
+        cr_assert(strstr(error.message, "is a join string") && error.hint[0], "%s", error.message);
+        cr_assert(!strstr(error.message, "c2Vj") && !strstr(error.found, "c2Vj"));
+    }
+    cr_assert_neq(access(path_of("ring"), F_OK), 0, "nothing is made");
 }

@@ -93,6 +93,17 @@ Test(entering, asks_on_the_next_connection_when_one_is_lost)
     cr_assert_eq(sent.type, MSG_QUERY);
 }
 
+Test(entering, goes_where_a_standby_says)
+{
+    cr_assert_eq(step(SE_DISCONNECTED, NULL), 0);
+    cr_assert_eq(step(SE_CONNECTED, NULL), EN_SEND);
+    msg_t m = {
+        .type = MSG_ERROR,
+        .error = {.of = MSG_HELLO, .retriable = true, .code = "unavailable", .leader = "tcp://other:7700"}};
+    cr_assert_eq(step(SE_FRAME, &m), EN_REFUSED | EN_AGAIN | EN_REDIAL);
+    cr_assert_str_eq(e.session.leader, "tcp://other:7700");
+}
+
 Test(entering, connects_anew_when_no_answer_comes)
 {
     now_us += ENTERING_ANSWER_US - 1;

@@ -113,6 +113,30 @@ Test(regions, where_a_receive_is_open_there_is_no_guard)
     settle();
 }
 
+/* A reader may keep its version for long, and no step of the background comes any more. */
+static void close_with_a_reader(bool is_guarded, bool is_sealed, bool is_open)
+{
+    digest_t manifest = {{1}};
+    regions_close(&m);
+    cr_assert_eq(regions_new(&IO, &(regions_opts_t){.has_views = true, .is_guarded = is_guarded}, &m),
+                 HEDDLE_OK);
+    region_t *r = take(BYTES), *late = r;
+    if (is_sealed) cr_assert_eq(memory_region_seal(r->own, &manifest, BYTES, NULL), HEDDLE_OK);
+    open_in = is_open ? r : NULL;
+    regions_close(&m);
+    bool is_to_be = is_guarded && is_sealed && !is_open;
+    cr_assert_eq(r->own->guarded_bytes, is_to_be ? r->own->mapped_bytes : 0);
+    region_unref(&r);
+    if (!is_open) return;
+    memory_region_destroy(&late->own); /* the leak is looked for otherwise */
+    free(late);
+}
+
+Test(regions, what_is_read_after_the_end_is_guarded) { close_with_a_reader(true, true, false); }
+Test(regions, nothing_is_guarded_at_the_end_that_was_not_before) { close_with_a_reader(false, true, false); }
+Test(regions, what_is_not_complete_is_not_guarded_at_the_end) { close_with_a_reader(true, false, false); }
+Test(regions, what_is_received_into_is_not_guarded_at_the_end) { close_with_a_reader(true, true, true); }
+
 Test(regions, memory_is_registered_once_and_used_again)
 {
     region_t *r = take(BYTES), *first = r;
@@ -185,6 +209,26 @@ Test(regions, what_cannot_be_registered_is_an_error_and_stays_free)
     r = take(BYTES);
     cr_assert(maps == 1 && regions_count(m).regions == 1);
     region_unref(&r);
+}
+
+/* Without a place for it in the pool: it is registered no longer, and may be adopted later. */
+Test(regions, what_is_not_adopted_stays_the_callers)
+{
+    regions_close(&m);
+    cr_assert_eq(regions_new(&IO, &(regions_opts_t){.most = 1, .has_views = true}, &m), HEDDLE_OK);
+    region_t *r = take(BYTES), *adopted = NULL;
+    memory_region_t *own = NULL;
+    cr_assert_eq(memory_region_new(BYTES, &own, NULL), HEDDLE_OK);
+    while (memory_region_grow(own, NULL) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(memory_region_begin(own, NULL), HEDDLE_OK);
+    cr_assert_eq(regions_adopt(m, own, &adopted, NULL), HEDDLE_ERR_NO_SLOT);
+    cr_assert(!adopted && maps == 2 && unmaps == 1);
+    region_unref(&r);
+    cr_assert_eq(regions_adopt(m, own, &adopted, NULL), HEDDLE_OK);
+    cr_assert(adopted->own == own && maps == 3);
+    region_unref(&adopted);
+    regions_close(&m);
+    cr_assert_eq(maps, unmaps);
 }
 
 /* Its memory is for the version that is on its way, whether regions are offered to others or not. */
@@ -308,6 +352,104 @@ Test(regions, what_was_withdrawn_is_offered_again_with_another_content)
     region_unref(&r);
     regions_share(m, NULL);
     offer_destroy(&offer);
+}
+
+/* What it is to do with the version goes on without it: so the log is the only trace. */
+Test(regions, what_cannot_be_sealed_is_logged_and_is_not_offered)
+{
+    offer_t *offer = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "unsealed-%d", getpid());
+    offer_opts_t opts = {.name = name, .pool = regions_pool(m)};
+    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
+    regions_share(m, offer);
+    region_t *r = take(BYTES);
+    regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
+    captured_t c = captured_begin();
+    failpoint_arm("region.seal", 1);
+    regions_offer(m, r, &content);
+    failpoint_disarm();
+    const char *log = captured_end(&c);
+    cr_assert(strstr(log, "memory.unoffered") && strstr(log, "cannot be sealed"), "%s", log);
+    cr_assert(r->own->state == REGION_WRITING && !regions_offered(r).generation);
+    regions_offer(m, r, &content);
+    content_id_t id = regions_offered(r);
+    cr_assert_eq(answer_to_held(offer, name, &id), NOTE_VERIFIED, "the next call does it");
+    region_unref(&r);
+    regions_share(m, NULL);
+    offer_destroy(&offer);
+}
+
+Test(regions, what_was_sealed_without_a_socket_is_offered_once_there_is_one)
+{
+    offer_t *offer = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "later-%d", getpid());
+    offer_opts_t opts = {.name = name, .pool = regions_pool(m)};
+    region_t *r = take(BYTES);
+    regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
+    regions_offer(m, r, &content);
+    cr_assert(r->own->state == REGION_SEALED && !regions_offered(r).generation);
+    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
+    regions_share(m, offer);
+    regions_offer(m, r, &content);
+    content_id_t id = regions_offered(r);
+    cr_assert(id.generation && answer_to_held(offer, name, &id) == NOTE_VERIFIED);
+    region_unref(&r);
+    regions_share(m, NULL);
+    offer_destroy(&offer);
+}
+
+/* What the regions of this process offer, held through another socket. */
+static hold_t *hold_from(offer_t *offer, const char *name, const content_id_t *id, mappings_t *mappings)
+{
+    heddle_error_t e = {0};
+    hold_t *hold = NULL;
+    int rc = HEDDLE_ERR_AGAIN;
+    for (int i = 0; i < 100 && rc == HEDDLE_ERR_AGAIN; i++) {
+        rc = mappings_take(mappings, name, id, now_us, &hold, &e);
+        (void)offer_turn(offer, now_us);
+        (void)mappings_turn(mappings, now_us);
+    }
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    return hold;
+}
+
+/* The offer refers to the hold, which ends with the mapping. */
+Test(regions, what_is_held_and_let_go_is_neither_offered_nor_registered_any_longer)
+{
+    regions_t *second = NULL;
+    offer_t *offers[2] = {NULL};
+    mappings_t *mappings = NULL;
+    char names[2][32];
+    cr_assert_eq(regions_new(&IO, &(regions_opts_t){.has_views = true}, &second), HEDDLE_OK);
+    regions_t *members[2] = {m, second};
+    for (int i = 0; i < 2; i++) {
+        snprintf(names[i], sizeof names[i], "let-go-%d-%d", getpid(), i);
+        offer_opts_t opts = {.name = names[i], .pool = regions_pool(members[i])};
+        cr_assert_eq(offer_new(&opts, &offers[i], NULL), HEDDLE_OK);
+        regions_share(members[i], offers[i]);
+    }
+    region_t *own = take(BYTES), *held = NULL;
+    regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
+    regions_offer(m, own, &content);
+    content_id_t id = regions_offered(own);
+    cr_assert_eq(mappings_new(NULL, NULL, NULL, &mappings, NULL), HEDDLE_OK);
+    hold_t *hold = hold_from(offers[0], names[0], &id, mappings);
+    cr_assert_eq(regions_hold(second, mappings, hold, &held, NULL), HEDDLE_OK);
+    regions_offer(second, held, &content);
+    cr_assert_eq(answer_to_held(offers[1], names[1], &id), NOTE_VERIFIED);
+    region_unref(&held);
+    cr_assert_eq(answer_to_held(offers[1], names[1], &id), NOTE_VERIFY, "unknown");
+    cr_assert(maps == 2 && unmaps == 1, "registered no longer: %d of %d", unmaps, maps);
+    cr_assert_eq(mappings_count(mappings).held, 0);
+    region_unref(&own);
+    for (int i = 0; i < 2; i++) {
+        regions_share(members[i], NULL);
+        offer_destroy(&offers[i]);
+    }
+    regions_close(&second);
+    mappings_destroy(&mappings);
 }
 
 static void unref(void *r) { region_unref((region_t **)r); }

@@ -35,7 +35,10 @@ static unsigned hello_ok(uint64_t wire)
 {
     msg_t m = {.type = MSG_HELLO_OK,
                .hello_ok = {.wire = wire, .epoch = 3, .lease_ms = LEASE_MS, .keep = 2, .cluster = "lab"}};
-    return frame(&m);
+    unsigned out = frame(&m);
+    /* It names no brokers, and that replaces what an earlier one named. */
+    cr_assert_eq((out & SO_TOLD) != 0, (out & (SO_JOIN | SO_JOINED)) != 0);
+    return out & ~(unsigned)SO_TOLD;
 }
 static unsigned welcome(uint64_t req, uint64_t token, uint64_t lease_ms)
 {
@@ -192,6 +195,92 @@ Test(session, hello_may_be_refused)
     cr_assert_eq(s.state, SESSION_REFUSED);
     is_jittered(session_deadline(&s), 3 * SECOND);
     comes_at(session_deadline(&s), SO_HELLO);
+}
+
+static unsigned standby(const char *leader)
+{
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.of = MSG_HELLO,
+                         .retriable = true,
+                         .retry_ms = 300,
+                         .code = "unavailable",
+                         .leader = leader}};
+    return frame(&m);
+}
+
+Test(session, a_standby_says_where_the_leader_is)
+{
+    to_greeting();
+    cr_assert_eq(standby("tcp://other:7700"), SO_REFUSED | SO_REDIAL);
+    cr_assert_str_eq(s.leader, "tcp://other:7700");
+    cr_assert_eq(s.state, SESSION_REFUSED);
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+}
+
+/* The wire does not go there: the session asks the standby again, which may lead by then. */
+Test(session, a_standby_is_asked_again)
+{
+    to_greeting();
+    cr_assert_eq(standby("tcp://other:7700"), SO_REFUSED | SO_REDIAL);
+    is_jittered(session_deadline(&s), 300 * MS);
+    comes_at(session_deadline(&s), SO_HELLO);
+    cr_assert_str_eq(s.leader, "", "a later redial is to the next endpoint");
+    cr_assert_eq(standby(""), SO_REFUSED, "none leads");
+    comes_at(session_deadline(&s), SO_HELLO);
+    char longer[300];
+    memset(longer, 'a', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    cr_assert_eq(standby(longer), SO_REFUSED);
+    cr_assert_str_eq(s.leader, "");
+    comes_at(session_deadline(&s), SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+}
+
+Test(session, a_standby_says_which_key_the_leader_has)
+{
+    to_greeting();
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.of = MSG_HELLO,
+                         .code = "unavailable",
+                         .retriable = true,
+                         .leader = "tcp://other:7700",
+                         .leader_key = "its key"}};
+    cr_assert_eq(frame(&m), SO_REFUSED | SO_REDIAL);
+    cr_assert_str_eq(s.leader_key, "its key");
+    comes_at(session_deadline(&s), SO_HELLO);
+    cr_assert_str_eq(s.leader_key, "");
+    m.error.leader_key = "01234567890123456789012345678901234567890";
+    cr_assert_eq(frame(&m), SO_REFUSED | SO_REDIAL);
+    cr_assert_str_eq(s.leader_key, "", "it would be cut");
+}
+
+Test(session, the_brokers_are_told_by_the_cluster_that_was_joined_alone)
+{
+    msg_broker_t brokers[] = {{"tcp://a:1", ""}, {"tcp://b:1", "key"}};
+    msg_t m = {
+        .type = MSG_HELLO_OK,
+        .hello_ok =
+            {.wire = 1, .epoch = 3, .lease_ms = 1000, .cluster = "c", .brokers = brokers, .broker_count = 2}};
+    start_as(ROLE_ADMIN);
+    step(SE_CONNECTED);
+    cr_assert_eq(frame(&m), SO_JOINED | SO_TOLD);
+    to_greeting();
+    cr_assert_eq(frame(&m), SO_JOIN | SO_TOLD);
+    memcpy(s.joined, "other", 6);
+    s.state = SESSION_GREETING;
+    cr_assert_eq(frame(&m), SO_ELSEWHERE);
+    to_ready();
+    step(SE_TICK);
+    now = session_deadline(&s);
+    cr_assert_eq(step(SE_TICK), SO_HEARTBEAT);
+    msg_t beat = {
+        .type = MSG_HEARTBEAT_OK,
+        .heartbeat_ok = {.token = s.token, .seq = s.heartbeat_seq, .brokers = brokers, .broker_count = 2}};
+    cr_assert_eq(frame(&beat), SO_TOLD);
+    beat.heartbeat_ok.token++;
+    cr_assert_eq(frame(&beat), 0, "it is of another session");
 }
 
 Test(session, an_admin_is_ready_after_hello_ok)
@@ -485,6 +574,28 @@ Test(session, a_lease_that_is_over_lapses_and_greets)
     cr_assert_eq(hello_ok(1), SO_JOIN);
     cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
     cr_assert_eq(s.fenced_count, 0, "it is the broker that stood still, and that ended no session");
+}
+
+static void joins_again(uint64_t token)
+{
+    step(SE_CONNECTED);
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(welcome(s.req, token, LEASE_MS), SO_JOINED);
+}
+
+/* Others may have it under the last token of each: newer ones come first. */
+Test(session, the_last_token_of_each_start_of_the_broker_is_kept)
+{
+    to_ready();
+    joins_again(TOKEN + 1);
+    cr_assert_eq(s.former_count, 0, "of the same start");
+    for (uint64_t i = 1; i <= LIMIT_FORMER_TOKENS + 2; i++) {
+        joins_again(TOKEN + (i << 32) + 8);
+        joins_again(TOKEN + (i << 32) + 9);
+        cr_assert_eq(s.former_count, i < LIMIT_FORMER_TOKENS ? i : LIMIT_FORMER_TOKENS);
+        cr_assert_eq(s.former_tokens[0], i == 1 ? TOKEN + 1 : TOKEN + ((i - 1) << 32) + 9);
+    }
+    cr_assert_eq(s.former_tokens[LIMIT_FORMER_TOKENS - 1], TOKEN + (2ull << 32) + 9);
 }
 
 Test(session, a_process_that_stood_still_past_its_lease_was_fenced)

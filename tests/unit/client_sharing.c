@@ -32,7 +32,7 @@ static key16_t life_of(int i)
 
 static int open_member(int i, const char *directory, heddle_error_t *ret_error)
 {
-    sharing_opts_t opts = {.directory = directory, .life = life_of(i), .pool = pools[i], .heard = hear};
+    sharing_opts_t opts = {.directory = directory, .life = life_of(i), .pool = pools[i], .received = hear};
     return sharing_new(&opts, &members[i], ret_error);
 }
 
@@ -191,6 +191,21 @@ Test(sharing, a_peer_that_is_listed_and_comes_back_is_connected_to_again)
     cr_assert_eq(open_member(PUBLISHER, NULL, &e), HEDDLE_OK);
     publish();
     pass(2 * MAPPINGS_RETRY_US);
+    cr_assert(is_mapped());
+}
+
+/* A broker that repeats itself: the table of what is watched does not end that list. */
+Test(sharing, a_peer_that_is_listed_many_times_is_one)
+{
+    msg_peer_t rows[4 * MAPPINGS_SOURCES_MAX];
+    memset(rows, 0xff, sizeof rows);
+    publish();
+    sharing_peers(members[WORKER], rows, sizeof rows / sizeof *rows, now_us);
+    sharing_close(&members[WORKER]);
+    cr_assert_eq(open_member(WORKER, NULL, NULL), HEDDLE_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) rows[i].life = life_of(PUBLISHER);
+    sharing_peers(members[WORKER], rows, sizeof rows / sizeof *rows, now_us);
+    settle();
     cr_assert(is_mapped());
 }
 

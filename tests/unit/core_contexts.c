@@ -52,6 +52,7 @@ Test(contexts, what_is_malformed_is_refused)
                                         "{\"contexts\":{\"a\":{\"broker\":\"x\\u001b[2J\"}}}",
                                         "{\"contexts\":{\"a\":{\"broker\":\"x\",\"key\":[]}}}",
                                         "{\"contexts\":{\"a\":{\"broker\":\"x\\u0000y\"}}}",
+                                        "{\"contexts\":{\"a\":{\"broker\":\"heddle-join-1:c2VjcmV0\"}}}",
                                         "{\"in_use\":\"b\",\"contexts\":{\"a\":{\"broker\":\"x\"}}}",
                                         "{\"in_use\":7,\"contexts\":{}}"};
     heddle_error_t error;
@@ -94,6 +95,26 @@ Test(contexts, a_file_that_others_can_change_is_refused)
     contexts_fini(&c);
 }
 
+/* A command that has the lock reads what the one before has written. */
+Test(contexts, one_at_a_time_changes_them)
+{
+    heddle_error_t error;
+    char path[CONTEXTS_PATH];
+    int locks[2];
+    cr_assert_eq(contexts_lock(0, &locks[0], &error), HEDDLE_OK, "%s", error.message);
+    cr_assert_eq(contexts_lock(0, &locks[1], &error), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(error.message, "another command has locked the contexts"), "%s", error.message);
+    close(locks[0]);
+    cr_assert_eq(contexts_lock(0, &locks[1], &error), HEDDLE_OK, "%s", error.message);
+    close(locks[1]);
+    snprintf(path, sizeof path, "%s/heddle/contexts.lock", dir);
+    struct stat st;
+    cr_assert(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
+    cr_assert(unlink(path) == 0 && symlink("/dev/null", path) == 0);
+    cr_assert_eq(contexts_lock(0, &locks[0], &error), HEDDLE_ERR_DATA_DIR,
+                 "what is elsewhere is not followed");
+}
+
 Test(contexts, are_added_used_and_removed)
 {
     contexts_t c;
@@ -107,6 +128,8 @@ Test(contexts, are_added_used_and_removed)
                  HEDDLE_ERR_BAD_NAME);
     cr_assert_eq(contexts_put(&c, &(context_t){"x", "tcp://h\n:1", NULL, NULL}, &error), HEDDLE_ERR_USAGE);
     cr_assert_eq(contexts_put(&c, &(context_t){"x", "tcp://\xff:1", NULL, NULL}, &error), HEDDLE_ERR_USAGE);
+    cr_assert_eq(contexts_put(&c, &(context_t){"x", "heddle-join-1:c2VjcmV0", NULL, NULL}, &error),
+                 HEDDLE_ERR_USAGE, "a secret is not kept");
     cr_assert_eq(contexts_use(&c, "prod", &error), HEDDLE_OK);
     cr_assert_eq(contexts_use(&c, "prd", &error), HEDDLE_ERR_NOT_FOUND);
     cr_assert(strstr(error.hint, "did you mean prod?"), "%s", error.hint);

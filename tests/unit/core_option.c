@@ -340,6 +340,11 @@ Test(option, a_period_may_be_left_out)
     cr_assert(!watched("--watch=500ms", NULL, &ms, &argument) && ms == 500, "%u", ms);
     cr_assert(!watched("-w", "3", &ms, &argument) && ms == 2000 && !strcmp(argument, "3"),
               "the next word is an argument");
+    cr_assert_eq(watched("--watch", "1s", &ms, &argument), HEDDLE_ERR_USAGE, "it would be a name");
+    cr_assert_eq(watched("-w", "500ms", &ms, &argument), HEDDLE_ERR_USAGE);
+    cr_assert(!watched("--watch", "1st", &ms, &argument) && ms == 2000 && !strcmp(argument, "1st"));
+    cr_assert(!watched("1s", "--watch", &ms, &argument) && ms == 2000 && !strcmp(argument, "1s"),
+              "before it a name may be like a duration");
     cr_assert_eq(watched("--watch=0", NULL, &ms, &argument), HEDDLE_ERR_USAGE, "it would never wait");
     cr_assert_eq(watched("--watch=often", NULL, &ms, &argument), HEDDLE_ERR_USAGE);
     char *text = option_help(&WATCHED);

@@ -14,6 +14,8 @@ static int order(const void *row, const void *key)
     return (a > b) - (a < b);
 }
 
+static uint64_t number_of(const void *row) { return *(const uint64_t *)row; }
+
 enum { ROWS = 100 };
 static row_t ROW[ROWS];
 static row_t **rows;
@@ -61,4 +63,53 @@ Test(sorted, a_row_that_went_is_found_no_more_and_the_others_are)
     cr_assert_eq(sorted_place(rows, count, &beyond, order, &found), count);
     cr_assert(!found);
     free(rows);
+}
+
+/* Steps that are even, that are not, and that a double cannot tell apart. */
+Test(sorted, a_row_is_found_by_its_number)
+{
+    static uint64_t numbers[64];
+    static uint64_t *list[64];
+    bool found;
+    for (int kind = 0; kind < 4; kind++) {
+        for (uint64_t n = 0; n <= 64; n++) {
+            if (n) {
+                uint64_t i = n - 1;
+                numbers[i] = kind == 0   ? 10 + i * 2
+                             : kind == 1 ? i * i * i * 2 + 2
+                             : kind == 2 ? (i < 60 ? i * 2 + 2 : UINT64_MAX - 1000 + i * 2)
+                                         : UINT64_MAX - 200 + i * 2;
+                list[i] = &numbers[i];
+            }
+            cr_assert_eq(sorted_place_number(list, n, 1, number_of, &found), 0);
+            cr_assert(!found && !sorted_find_number(list, n, 1, number_of));
+            for (uint64_t i = 0; i < n; i++) {
+                cr_assert_eq(sorted_find_number(list, n, numbers[i], number_of), list[i]);
+                cr_assert_eq(sorted_place_number(list, n, numbers[i], number_of, &found), i);
+                cr_assert(found);
+                cr_assert_eq(sorted_place_number(list, n, numbers[i] + 1, number_of, &found), i + 1);
+                cr_assert_not(found);
+            }
+        }
+    }
+}
+
+static unsigned looks;
+
+static uint64_t counted(const void *row)
+{
+    looks++;
+    return *(const uint64_t *)row;
+}
+
+/* Each is twice the one before: nothing stands where it would if all stood evenly. */
+Test(sorted, numbers_that_stand_unevenly_take_no_walk)
+{
+    static uint64_t numbers[60], *list[60];
+    for (int i = 0; i < 60; i++) numbers[i] = 1ull << i, list[i] = &numbers[i];
+    for (int i = 0; i < 60; i++) {
+        looks = 0;
+        cr_assert_eq(sorted_find_number(list, 60, numbers[i], counted), list[i]);
+        cr_assert_leq(looks, 4u * 6, "%d", i);
+    }
 }

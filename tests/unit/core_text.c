@@ -4,6 +4,7 @@
 #include "core/errors.h"
 #include "core/names.h"
 #include "core/units.h"
+#include "core/utf8.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -224,6 +225,25 @@ Test(errors, the_line_of_a_secret_key_is_masked)
     cr_assert_str_eq(line, "has no secret line; the secret is in /home/ann/.config/heddle/keys");
 }
 
+/* A join string is a secret, and comes into errors by a mistyped command line. */
+Test(errors, a_join_string_is_masked)
+{
+    heddle_error_t error;
+    char text[64];
+    error_fail(&error, HEDDLE_ERR_USAGE, "\"%s\" is not an option", "--jion=heddle-join-1:AbC-_9xyz");
+    error_found(&error, "%s and %s", "heddle-join-1:AbC-_9xyz", "heddle-join-23:Abcd");
+    cr_assert_str_eq(error.message, "\"--jion=heddle-join-1:*********\" is not an option");
+    cr_assert_str_eq(error.found, "heddle-join-1:********* and heddle-join-23:****");
+    error_contrast(&error, "heddle-join-1: or heddle-join-1:... or heddle-join-", "heddle-join-1:AbC");
+    cr_assert_str_eq(error.expected, "heddle-join-1: or heddle-join-1:... or heddle-join-");
+    cr_assert_str_eq(error.found, "heddle-join-1:***");
+    error_where(&error, "heddle-join-1:AbC", 0, "heddle-join-1:AbC", NULL);
+    cr_assert_str_eq(error.adapter, "heddle-join-1:***");
+    cr_assert_str_eq(error.worker, "heddle-join-1:***");
+    error_text(text, sizeof text, "heddle-join-1:AbC");
+    cr_assert_str_eq(text, "heddle-join-1:AbC", "as `heddle invite` shows it");
+}
+
 Test(errors, what_a_terminal_obeys_is_a_question_mark)
 {
     char to[64];
@@ -238,4 +258,21 @@ Test(errors, what_a_terminal_obeys_is_a_question_mark)
     cr_assert_str_eq(to, "a??????b??????c", "what turns the direction of a line");
     error_text(to, sizeof to, "\xe2\x80\xa6 \xe2\x81\xaa \xe2\x82\xac \xc3\xa9");
     cr_assert_str_eq(to, "\xe2\x80\xa6 \xe2\x81\xaa \xe2\x82\xac \xc3\xa9", "and nothing else");
+}
+
+/* A file's name may have any bytes, and a text that was cut ends inside a character. */
+Test(utf8, any_text_becomes_json)
+{
+    static const struct {
+        const char *text, *json;
+    } ROWS[] = {{"a\xc3\xa9", "a\xc3\xa9"}, {"\xe9t\xe9", "?t?"}, {"a\xc3", "a?"}, {"", ""}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        json_t *value = utf8_json(ROWS[i].text);
+        cr_assert_str_eq(json_string_value(value), ROWS[i].json);
+        json_decref(value);
+    }
+    json_t *value = utf8_json_or_null("\xff");
+    cr_assert_str_eq(json_string_value(value), "?");
+    json_decref(value);
+    cr_assert(json_is_null(utf8_json_or_null(NULL)) && json_is_null(utf8_json_or_null("")));
 }

@@ -38,7 +38,7 @@ Test(request, each_address_is_a_question)
         {"/api/v1/events", REQUEST_API, "events", "", "", 0, 0, 0, 500},
         {"/api/v1/events?&after=7&epoch=2&limit=3&", REQUEST_API, "events", "", "", 0, 7, 2, 3},
         {"/api/v1/versions/policy?after=7", REQUEST_API, "versions", "policy", "", 0, 7, 0, 0},
-        {"/api/v1/events?limit=501", REQUEST_API, "events", "", "", 0, 0, 0, 500},
+        {"/api/v1/events?limit=500", REQUEST_API, "events", "", "", 0, 0, 0, 500},
         {"/api/v1/events?adapter=p&worker=w", REQUEST_API, "events", "p", "w", 0, 0, 0, 500},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
@@ -95,6 +95,13 @@ Test(request, everything_else_is_refused_with_words)
                 {"/api/v1/versions/policy?limit=1", 400},
                 {"/api/v1/versions/policy?after=x", 400},
                 {"/api/v1/versions/policy@3?after=1", 400},
+                {"/api/v1/events?limit=0", 400},
+                {"/api/v1/events?limit=501", 400},
+                {"/api/v1/events?limit=x", 400},
+                {"/api/v1/events?limit=3&limit=3", 400},
+                {"/api/v1/events?after=1&epoch=2&%61fter=3", 400},
+                {"/api/v1/events?worker=w&adapter=p&worker=v", 400},
+                {"/api/v1/versions/policy?after=1&after=2", 400},
                 {"/api/v1/events?after", 400},
                 {"/api/v1/events?after=", 400},
                 {"/api/v1/events?after=-1", 400},

@@ -17,6 +17,8 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -27,7 +29,11 @@ enum {
     PROBE_COUNT = 100, /* more than the mailbox has places */
     QUESTION_COUNT = 40,
     FEW_DESCRIPTORS = 256,
-    STREAM_PLACE_US = 8000000 /* much less than the 15 s between two signs of life */
+    STREAM_PLACE_US = 8000000, /* much less than the 15 s between two signs of life */
+    SEND_S = 60,               /* for an answer to be read */
+    EVENTS_BYTES = 16 << 20,   /* of a page: more than the sockets of both ends hold */
+    NEWS_END = 10000,          /* beyond all numbers of events that are noted */
+    READS_MOST = 20000         /* of the clock, while PROBE_COUNT requests are answered: about 20 each */
 };
 
 typedef struct {
@@ -38,17 +44,45 @@ typedef struct {
     json_t *large; /* of each page, in the test about bytes */
     int together;  /* so many questions are answered one right after the other */
     bool more;     /* pages never end */
+    char *words;   /* of the only event, which the first page has; NULL: there is none */
+    atomic_int events_asked;
 } rig_t;
+
+/* ---- the clock ---- */
+
+static atomic_long ahead_s;
+static atomic_ulong clock_reads;
+
+/* Instead of libc's: the time of the server is that of the test. */
+int clock_gettime(clockid_t clock, struct timespec *ret_now)
+{
+    int rc = (int)syscall(SYS_clock_gettime, clock, ret_now);
+    if (clock != CLOCK_BOOTTIME) return rc;
+    atomic_fetch_add(&clock_reads, 1);
+    ret_now->tv_sec += atomic_load(&ahead_s);
+    return rc;
+}
 
 /* ---- the loop ---- */
 
-static void answer(const rig_t *r, const question_t *q)
+/* The first page has the event, if there is one; the others have nothing. */
+static json_t *events_page(rig_t *r, uint64_t *ret_next)
+{
+    json_t *events = json_array();
+    bool is_first = atomic_fetch_add(&r->events_asked, 1) == 0;
+    *ret_next = is_first || !r->words ? 1 : NEWS_END;
+    if (is_first && r->words)
+        json_array_append_new(events, json_pack("{s:i, s:i, s:s}", "epoch", 1, "seq", 0, "words", r->words));
+    return json_pack("{s:o, s:i}", "events", events, "epoch", 1);
+}
+
+static void answer(rig_t *r, const question_t *q)
 {
     reply_t reply = {.ticket = q->ticket, .more = r->more};
     bool is_events = q->request.op && !strcmp(q->request.op, "events");
     if (request_is_probe(&q->request)) reply.more = false, reply.body = json_pack("{s:b}", "ok", 1);
-    else if (is_events) reply.body = json_pack("{s:[], s:i}", "events", "epoch", 1), reply.next = 1;
-    else if (r->large) reply.body = json_incref(r->large);
+    else if (is_events) reply.body = events_page(r, &reply.next);
+    else if (r->large) reply.body = json_deep_copy(r->large); /* one of two threads counts its readers */
     else reply.body = json_pack("{s:[i]}", "workers", 1);
     mailbox_reply(server_mailbox(r->server), &reply);
 }
@@ -215,6 +249,23 @@ Test(server, probes_take_no_places_of_questions, .timeout = 60)
     rig_close(&r);
 }
 
+/* No loop answers any more, and a probe must not take it for a crowd. */
+Test(server, a_request_that_waits_at_the_end_has_the_reason, .timeout = 60)
+{
+    rig_t r = {.together = 1};
+    char text[4096];
+    rig_open_silent(&r);
+    int fd = client_open(&r);
+    struct pollfd asked = {.fd = mailbox_question_fd(server_mailbox(r.server)), .events = POLLIN};
+    client_ask(fd, "/api/v1/workers", "*/*");
+    cr_assert_eq(poll(&asked, 1, PATIENCE_MS), 1, "the question is there");
+    server_close(&r.server);
+    close(r.end_fd);
+    cr_expect_eq(client_read(fd, "}", text), 503, "%s", text);
+    cr_expect(strstr(text, "\"unavailable\"") && strstr(text, "the test is ending"), "%s", text);
+    close(fd);
+}
+
 /* Members need descriptors, and the limit may be low. */
 Test(server, connections_leave_descriptors, .timeout = 60)
 {
@@ -262,6 +313,52 @@ Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
     cr_expect_eq(status, 200, "%s", text);
     close(fds[0]);
     rig_close(&r);
+}
+
+static int stream_open(const rig_t *r, const char *until, char text[4096], int *ret_fd)
+{
+    *ret_fd = client_open(r);
+    client_ask(*ret_fd, "/api/v1/events", "text/event-stream");
+    return client_read(*ret_fd, until, text);
+}
+
+/* More is not asked for while there is what was not read; it costs no turns; and after a minute its place is
+ * free. */
+Test(server, a_stream_that_is_not_read_costs_nothing_and_ends, .timeout = 120)
+{
+    rig_t r = {.together = 1, .words = malloc(EVENTS_BYTES + 1)};
+    char text[4096];
+    int fds[STREAM_COUNT + 1], status = 0;
+    memset(r.words, 'x', EVENTS_BYTES);
+    r.words[EVENTS_BYTES] = 0;
+    rig_open(&r);
+    cr_assert_eq(stream_open(&r, "data: ", text, &fds[0]), 200, "%s", text);
+    unsigned long before = atomic_load(&clock_reads);
+    for (int i = 0; i < PROBE_COUNT; i++) {
+        mailbox_note(server_mailbox(r.server), 1000 + (uint64_t)i);
+        cr_assert_eq(status_of(&r, "/livez", text), 200, "%s", text);
+    }
+    unsigned long reads = atomic_load(&clock_reads) - before;
+    cr_expect_eq(atomic_load(&r.events_asked), 1, "asked %d times", atomic_load(&r.events_asked));
+    cr_expect_lt(reads, READS_MOST, "%lu reads of the clock", reads);
+
+    for (int i = 1; i <= STREAM_COUNT; i++)
+        cr_expect_eq(stream_open(&r, i < STREAM_COUNT ? "retry: " : "\r\n\r\n", text, &fds[i]),
+                     i < STREAM_COUNT ? 200 : 503, "%d: %s", i, text);
+    atomic_store(&ahead_s, SEND_S + 1);
+    uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000ull;
+    while (status != 200 && clock_now(clock_system()) < end_us) {
+        close(fds[STREAM_COUNT]);
+        status = stream_open(&r, "\r\n\r\n", text, &fds[STREAM_COUNT]);
+    }
+    cr_expect_eq(status, 200, "its place is free: %s", text);
+    size_t got = 0;
+    for (ssize_t n = 1; n > 0 && got<EVENTS_BYTES; got += n> 0 ? (size_t)n : 0)
+        n = recv(fds[0], text, sizeof text, 0);
+    cr_expect_lt(got, EVENTS_BYTES, "its connection ends after %zu bytes", got);
+    for (int i = 0; i <= STREAM_COUNT; i++) close(fds[i]);
+    rig_close(&r);
+    free(r.words);
 }
 
 /* poll fails where it is given more descriptors than the process may have. */

@@ -180,6 +180,131 @@ Test(memory_faults, another_region_is_refused)
     rig_kill(&b);
 }
 
+/* ---- none, one and sixteen holders, whenever the owner is killed ---- */
+
+enum { MANY = 16 };
+typedef enum { BEFORE_THE_SEAL, AT_THE_SEAL, AFTER_THE_SEAL, IN_MID_REWRITE, DEATHS } death_t;
+
+typedef struct {
+    rig_owner_t owner;
+    uint32_t count;
+    content_id_t first, last; /* of the region that is held, and of the other one */
+    hold_t *held[MANY];       /* version 1 */
+    hold_t *mapped[MANY];     /* the other region, in which version 2 was, without a hold */
+} host_t;
+
+static host_t host_with(uint32_t count)
+{
+    host_t s = {.owner = rig_owner(), .count = count};
+    s.first = rig_owner_publishes(&s.owner, 1);
+    s.last = rig_owner_publishes_in(&s.owner, 1, 2);
+    for (uint32_t i = 0; i < count; i++) {
+        s.held[i] = rig_held(&s.owner, &s.first);
+        s.mapped[i] = cached(&s.owner, &s.last);
+    }
+    if (count) {
+        rig_order(&s.owner, RIG_DROP, 0);
+        cr_assert_eq(rig_order(&s.owner, RIG_BEGIN, 0).rc, HEDDLE_ERR_NO_SLOT, "it is held");
+    }
+    return s;
+}
+
+/* In the other region, with version 3. */
+static void die(host_t *s, death_t when)
+{
+    rig_owner_t *o = &s->owner;
+    rig_order_in(o, 1, RIG_DROP, 0);
+    cr_assert_eq(rig_order_in(o, 1, RIG_BEGIN, 0).rc, HEDDLE_OK);
+    rig_order_in(o, 1, when == IN_MID_REWRITE ? RIG_HALF : RIG_FILL, 3);
+    if (when == AT_THE_SEAL) rig_order_in(o, 1, RIG_SEAL_AND_KEEP_THE_LOCK, 3);
+    if (when == AFTER_THE_SEAL) cr_assert_eq(rig_order_in(o, 1, RIG_SEAL, 3).rc, HEDDLE_OK);
+    s->last = o->id;
+    s->last.manifest = rig_manifest(3);
+    rig_kill(o);
+}
+
+static int find_held(void *self, const content_id_t *id)
+{
+    int fd;
+    (void)id;
+    return hold_hand_on(self, &fd, NULL) ? HEDDLE_ERR_NOT_FOUND : fd;
+}
+
+/* In a process of its own, which asks this one. */
+static bool late_joiner_gets(hold_t *from, const content_id_t *id, uint64_t version)
+{
+    handover_t *source = NULL;
+    char name[32];
+    int status = 0;
+    snprintf(name, sizeof name, "late-%d", getpid());
+    cr_assert_eq(handover_listen(NULL, name, find_held, from, &source, NULL), HEDDLE_OK);
+    pid_t pid = fork();
+    if (pid == 0) {
+        hold_t *h = NULL;
+        if (rig_ask(NULL, name, id, &h, NULL) || hold_take(h, id, NULL)) _exit(1);
+        _exit(!rig_is_whole(h->base, version, h->header.bytes));
+    }
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        struct pollfd p = {handover_fd(source), POLLIN, 0};
+        (void)poll(&p, 1, 10);
+        handover_turn(source, clock_now(clock_system()));
+    }
+    handover_destroy(&source);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int regions_mapped(void)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (fgets(line, sizeof line, f)) n += strstr(line, "/memfd:heddle-region") != NULL;
+    fclose(f);
+    return n;
+}
+
+static void assert_it_serves_on(host_t *s, death_t when)
+{
+    hold_t *h = NULL;
+    cr_assert_neq(rig_ask(NULL, s->owner.name, &s->first, &h, NULL), HEDDLE_OK, "the owner is gone");
+    for (uint32_t i = 0; i < s->count; i++) {
+        cr_assert(rig_is_whole(s->held[i]->base, 1, s->held[i]->header.bytes), "holder %u", i);
+        if (when == BEFORE_THE_SEAL || when == IN_MID_REWRITE) {
+            is_refused(s->mapped[i], &s->last, "it was not written to its end");
+        } else {
+            cr_assert_eq(hold_take(s->mapped[i], &s->last, NULL), HEDDLE_OK, "holder %u", i);
+            cr_assert(rig_is_whole(s->mapped[i]->base, 3, s->mapped[i]->header.bytes), "holder %u", i);
+            cr_assert(late_joiner_gets(s->mapped[i], &s->last, 3), "from holder %u", i);
+        }
+    }
+}
+
+/* Each holder is the last one once it has handed on. */
+static void assert_it_goes_with_the_last_one(host_t *s, int descriptors)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        cr_assert(late_joiner_gets(s->held[i], &s->first, 1), "from holder %u", i);
+        cr_assert_eq(regions_mapped(), 2 * (int)(s->count - i));
+        hold_destroy(&s->held[i]);
+        hold_destroy(&s->mapped[i]);
+    }
+    cr_assert_eq(regions_mapped(), 0);
+    cr_assert_eq(rig_descriptors(), descriptors);
+}
+
+Test(memory_faults, whenever_an_owner_is_killed_none_one_and_sixteen_holders_serve_on)
+{
+    static const uint32_t COUNTS[] = {0, 1, MANY};
+    int descriptors = rig_descriptors();
+    for (death_t when = BEFORE_THE_SEAL; when < DEATHS; when++)
+        for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
+            host_t s = host_with(COUNTS[i]);
+            die(&s, when);
+            assert_it_serves_on(&s, when);
+            assert_it_goes_with_the_last_one(&s, descriptors);
+        }
+}
+
 /* ---- any order ---- */
 
 enum { ROUNDS = 1000, STEPS = 24, HOLDERS = 2 };

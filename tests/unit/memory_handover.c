@@ -3,12 +3,14 @@
 #include "core/limits.h"
 #include "tests/unit/memory_rig.h"
 
+#include <linux/magic.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/mount.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <time.h>
 
 static memory_region_t *region;
@@ -298,7 +300,7 @@ Test(memory_handover, notes_go_both_ways)
     handover_watch_t *first = watch(), *second = watch();
     watch_event_t event;
     content_id_t other = id;
-    handover_hear(source, hear);
+    handover_on_note(source, hear);
     cr_assert_eq(handover_watch_tell(first, NOTE_HELD, &id, NULL), HEDDLE_OK);
     turn();
     uint32_t watcher = heard.watcher;
@@ -325,7 +327,7 @@ Test(memory_handover, a_watcher_that_reads_nothing_is_disconnected_and_may_come_
     handover_watch_t *stopped = watch(), *w = watch();
     watch_event_t event;
     heddle_error_t e;
-    handover_hear(source, hear);
+    handover_on_note(source, hear);
     int rc, told = 0;
     for (; heard.count == 0 && told < 100000; told++) {
         handover_offer(source, NULL, 0);
@@ -442,11 +444,40 @@ static void send_with(int socket, const void *data, size_t bytes, const int *fds
     cr_assert_eq(sendmsg(socket, &message, MSG_NOSIGNAL), (ssize_t)bytes);
 }
 
+/* While `is_cut` no message is sent. What it would have carried is then open in a child as well, which was
+ * forked without the handlers (memory/forks.h). */
+static bool is_cut;
+static int childs = -1;
+
+ssize_t sendmsg(int socket, const struct msghdr *message, int flags)
+{
+    int fd;
+    if (!is_cut || message->msg_controllen == 0) return syscall(SYS_sendmsg, socket, message, flags);
+    memcpy(&fd, CMSG_DATA((struct cmsghdr *)message->msg_control), sizeof fd);
+    childs = dup(fd);
+    errno = EAGAIN;
+    return -1;
+}
+
+Test(memory_handover, what_could_not_be_sent_is_locked_no_longer)
+{
+    message_t request = good_request();
+    int fd = dial(name);
+    turn();
+    send_with(fd, &request, sizeof request, NULL, 0);
+    is_cut = true;
+    turn();
+    cr_assert_geq(childs, 0, "it was about to be sent");
+    cr_assert(owner_may_write());
+    close(childs);
+    close(fd);
+}
+
 /* Once it watches, it may send notes, and those for a source alone. */
 Test(memory_handover, a_watcher_that_sends_anything_else_is_disconnected)
 {
     message_t request = good_request();
-    handover_hear(source, hear);
+    handover_on_note(source, hear);
     for (uint32_t code = 0; code < 30; code++) {
         bool is_for_sources = code >= 16 + NOTE_HELD && code <= 16 + NOTE_BAD;
         char list[64];
@@ -507,6 +538,25 @@ Test(memory_handover, silent_connections_are_bounded_and_end)
     cr_assert_eq(ask(&id, &h, NULL), HEDDLE_OK);
     hold_destroy(&h);
     turn();
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+/* Fewer than the limit are open, and more come at once than there is room for. */
+Test(memory_handover, one_turn_accepts_no_more_than_there_is_room_for)
+{
+    enum { OPEN = LIMIT_HANDOVERS - 4, MORE = 10 };
+    int fds[OPEN + MORE], count = 0, before = rig_descriptors();
+    while (count < OPEN) cr_assert_geq(fds[count++] = dial(name), 0);
+    turn();
+    cr_assert_eq(rig_descriptors(), before + 2 * OPEN);
+    while (count < OPEN + MORE) cr_assert_geq(fds[count++] = dial(name), 0);
+    turn();
+    cr_assert_eq(rig_descriptors(), before + count + (int)LIMIT_HANDOVERS);
+    for (int i = 0; i < count; i++) {
+        cr_assert_not(is_ended(fds[i]), "%d", i);
+        close(fds[i]);
+    }
+    for (int i = 0; i < 3; i++) turn();
     cr_assert_eq(rig_descriptors(), before);
 }
 
@@ -658,6 +708,22 @@ Test(memory_handover, what_a_hostile_source_sends_is_refused_and_closed)
     cr_assert(strstr(e.message, "is not shared memory"), "%s", e.message);
     cr_assert_eq(answered(NULL, 0, NULL, 0, &e), HEDDLE_ERR_GONE);
     cr_assert_eq(rig_descriptors(), before);
+    close(impostor);
+}
+
+/* The source has the description still, or a child of it. */
+Test(memory_handover, what_came_with_a_bad_answer_is_locked_no_longer)
+{
+    answer_t other = {.magic = 0x31616569u, .generation = 1};
+    heddle_error_t e;
+    int fd, own;
+    cr_assert_eq(memory_region_hand_over(region, &fd, NULL), HEDDLE_OK);
+    cr_assert_eq(hold_open(fd, &id, &own, NULL), HEDDLE_OK);
+    cr_assert_not(owner_may_write());
+    pretend();
+    cr_assert_eq(answered(&other, sizeof other, &own, 1, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert(owner_may_write());
+    close(own);
     close(impostor);
 }
 
@@ -852,6 +918,23 @@ Test(memory_handover, a_directory_serves_in_place_of_the_network_namespace)
     cr_assert_eq(access(directory, F_OK), -1, "nothing else is left");
 }
 
+/* Where it points to may change after it was checked. */
+Test(memory_handover, a_symbolic_link_is_no_directory)
+{
+    heddle_error_t e;
+    char link[sizeof directory + 8];
+    make_directory();
+    handover_destroy(&source);
+    snprintf(link, sizeof link, "%s.link", directory);
+    cr_assert_eq(symlink(directory, link), 0);
+    int rc = handover_check(link, &e);
+    int listened = handover_listen(link, name, rig_find, region, &source, NULL);
+    cr_assert_eq(unlink(link), 0);
+    cr_assert(rc == HEDDLE_ERR_USAGE && listened == HEDDLE_ERR_USAGE, "%d, %d", rc, listened);
+    cr_assert(strstr(e.expected, "not a symbolic link"), "%s", e.expected);
+    remove_directory();
+}
+
 static int die_listening(void *arg)
 {
     (void)arg;
@@ -944,6 +1027,37 @@ Test(memory_handover, files_of_dead_processes_are_swept)
     cr_assert_eq(unlink(path), 0);
     remove_directory();
     cr_assert_eq(access(directory, F_OK), -1, "nothing else is left");
+}
+
+/* As if the directory were on a network file system. */
+static bool is_of_many_hosts;
+
+int fstatfs(int fd, struct statfs *ret)
+{
+    int rc = (int)syscall(SYS_fstatfs, fd, ret);
+    if (is_of_many_hosts) ret->f_type = NFS_SUPER_MAGIC;
+    return rc;
+}
+
+/* Here they refuse connections; on their own host they listen. */
+Test(memory_handover, files_of_other_hosts_are_not_swept)
+{
+    heddle_error_t e;
+    char path[512];
+    make_directory();
+    handover_destroy(&source);
+    snprintf(name, sizeof name, "elsewhere");
+    cr_assert_eq(rig_in_child(die_listening, NULL), 0);
+    date_back("elsewhere", HANDOVER_STALE_S);
+    is_of_many_hosts = true;
+    int rc = handover_listen(directory, "next", rig_find, region, &source, &e);
+    is_of_many_hosts = false;
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    cr_assert(is_there("elsewhere"));
+    handover_destroy(&source);
+    path_of("elsewhere", path);
+    cr_assert_eq(unlink(path), 0);
+    remove_directory();
 }
 
 Test(memory_handover, a_directory_that_others_may_change_is_refused)
@@ -1201,4 +1315,54 @@ Test(memory_handover, a_forked_child_neither_serves_nor_removes)
     hold_destroy(&h);
     handover_destroy(&source);
     remove_directory();
+}
+
+static int child_does_not_serve(void *unused)
+{
+    (void)unused;
+    bool is_silent = handover_turn(source, 0) == CLOCK_NEVER;
+    handover_destroy(&source);
+    return !is_silent;
+}
+
+/* A bare clone runs no handlers: the child has the listener, and shares its poll set. */
+Test(memory_handover, a_child_without_handlers_neither_serves_nor_removes)
+{
+    hold_t *h = NULL;
+    handover_ask_t *a = NULL;
+    heddle_error_t e;
+    int rc;
+    make_directory();
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(directory, name, rig_find, region, &source, &e), HEDDLE_OK);
+    uint64_t end_us = clock_now(clock_system()) + RIG_PATIENCE_US;
+    cr_assert_eq(handover_ask(directory, name, &id, end_us, &a, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(rig_in_bare_child(child_does_not_serve, NULL), 0);
+    cr_assert(handover_is_there(source), "the file of the socket is its parent's");
+    do turn();
+    while ((rc = handover_ask_take(a, now_us, &h, &e)) == HEDDLE_ERR_AGAIN);
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    handover_ask_destroy(&a);
+    hold_destroy(&h);
+    handover_destroy(&source);
+    remove_directory();
+}
+
+/* Its copy of a connection that has ended could wake the source for ever, and be ended again. */
+Test(memory_handover, a_child_without_handlers_keeps_no_connection_in_the_poll_set)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    int fd = dial(name);
+    struct pollfd p = {handover_fd(source), POLLIN, 0};
+    turn();
+    pid_t child = rig_idle_bare_fork();
+    handover_turn(source, now_us + HANDOVER_QUIET_US);
+    cr_assert_eq(send(fd, "x", 1, MSG_NOSIGNAL), 1, "the child has the other end");
+    cr_assert_eq(poll(&p, 1, 0), 0);
+    turn();
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+    close(fd);
+    rig_reap(child, SIGKILL);
 }

@@ -2,10 +2,13 @@
 /* What another process holds: which files it accepts, in what order it looks, how a hold ends. */
 #include "core/limits.h"
 #include "tests/unit/memory_rig.h"
+#include "tests/unit/memory_unmapped.h"
 
 #include <pthread.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <sys/vfs.h>
 
 static memory_region_t *region;
 static content_id_t id;
@@ -96,6 +99,83 @@ Test(memory_hold, a_description_that_writes_is_refused)
     refuses(rig_open(region->file.fd, O_RDWR), HEDDLE_ERR_PROTOCOL, "came writable");
 }
 
+/* Its description came with a lock. A child that was forked meanwhile has it, too, so that to close it ends
+ * nothing. */
+Test(memory_hold, what_is_refused_is_locked_no_longer)
+{
+    int fd = rig_open(region->file.fd, O_RDONLY), childs = dup(fd);
+    cr_assert_eq(file_lock(fd, F_RDLCK), 0);
+    cr_assert_not(owner_may_write());
+    refuses(fd, HEDDLE_ERR_PROTOCOL, "is not sealed");
+    cr_assert(owner_may_write());
+    close(childs);
+}
+
+/* A file of `GROWING_BYTES` that is to grow and be sealed, as by a peer that is hostile, before one of the calls
+ * that look at it. -1: none, or it has grown. */
+enum { GROWING_BYTES = 8192 };
+static int growing = -1, calls_to_let_pass;
+
+static void pass_call(void)
+{
+    int fd = growing;
+    if (fd < 0 || calls_to_let_pass-- > 0) return;
+    growing = -1;
+    header_t header = {.layout = HEADER_LAYOUT,
+                       .state = HEADER_SEALED,
+                       .generation = id.generation,
+                       .bytes = RIG_BYTES,
+                       .manifest = id.manifest};
+    memcpy(header.identity, id.identity, sizeof header.identity);
+    cr_assert_eq(ftruncate(fd, RIG_BYTES + LIMIT_PAGE_BYTES), 0);
+    cr_assert_eq(pwrite(fd, &header, sizeof header, RIG_BYTES), (ssize_t)sizeof header);
+    cr_assert_eq(fcntl(fd, F_ADD_SEALS, ALL_SEALS), 0);
+}
+
+/* In place of those of the C library. */
+int fstat(int fd, struct stat *s) { return pass_call(), (int)syscall(SYS_fstat, fd, s); }
+int fstatfs(int fd, struct statfs *s) { return pass_call(), (int)syscall(SYS_fstatfs, fd, s); }
+int fcntl(int fd, int command, ...)
+{
+    va_list more;
+    va_start(more, command);
+    long argument = va_arg(more, long);
+    va_end(more);
+    pass_call();
+    return (int)syscall(SYS_fcntl, fd, command, argument);
+}
+
+/* Else a header in what is not mapped says how much may be read. */
+Test(memory_hold, what_grows_while_it_is_looked_at_is_mapped_whole_or_refused)
+{
+    int taken = 0, refused = 0;
+    bool has_grown = true;
+    for (int calls = 0; has_grown; calls++) {
+        int fd = file_new("heddle-region");
+        hold_t *h = NULL;
+        heddle_error_t e;
+        cr_assert_eq(ftruncate(fd, GROWING_BYTES), 0);
+        memory_fd_t file = rig_listed(rig_open(fd, O_RDONLY));
+        calls_to_let_pass = calls;
+        growing = fd;
+        int rc = hold_new(&file, &h, &e);
+        has_grown = growing < 0;
+        growing = -1;
+        if (rc) {
+            cr_assert(strstr(e.message, "is not sealed"), "call %d: %s", calls, e.message);
+            refused++;
+        } else {
+            cr_assert_eq(h->file_bytes, RIG_BYTES + LIMIT_PAGE_BYTES, "call %d", calls);
+            cr_assert_eq(hold_take(h, &id, &e), HEDDLE_OK, "call %d: %s", calls, e.message);
+            cr_assert(rig_is_whole(h->base, 0, h->header.bytes));
+            hold_destroy(&h);
+            taken++;
+        }
+        close(fd);
+    }
+    cr_assert(taken > 0 && refused > 0, "%d taken, %d refused", taken, refused);
+}
+
 static int send_foreign(void *socket)
 {
     if (setresgid(1000, 1000, 1000) || setresuid(1000, 1000, 1000)) return 1;
@@ -151,6 +231,21 @@ Test(memory_hold, what_was_not_announced_is_not_held)
     hold_destroy(&h);
 }
 
+Test(memory_hold, a_description_that_would_have_no_hold_is_closed)
+{
+    int fd, own = -1;
+    content_id_t later = id, other = id;
+    later.generation++;
+    other.generation = 0; /* the region alone, and it is another one */
+    other.identity[0] ^= 1;
+    cr_assert_eq(memory_region_hand_over(region, &fd, NULL), HEDDLE_OK);
+    int before = rig_descriptors();
+    cr_assert_eq(hold_open(fd, &later, &own, NULL), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(hold_open(fd, &other, &own, NULL), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(own == -1 && rig_descriptors() == before);
+    cr_assert(owner_may_write());
+}
+
 Test(memory_hold, what_is_being_written_or_was_given_up_is_not_held)
 {
     hold_t *h = rig_hold_new(sent());
@@ -181,7 +276,35 @@ Test(memory_hold, a_header_with_more_bytes_than_the_memory_is_refused)
     hold_destroy(&h);
 }
 
+/* Whatever the file has. */
+Test(memory_hold, a_header_with_more_bytes_than_is_mapped_is_refused)
+{
+    hold_t *h = rig_hold_new(sent());
+    h->file_bytes -= LIMIT_PAGE_BYTES;
+    is_not_found(h, &id, "more bytes than its memory");
+    cr_assert_null(h->base, "nothing was mapped for it");
+    hold_destroy(&h);
+}
+
 /* ---- how long ---- */
+
+Test(memory_hold, what_cannot_be_mapped_is_locked_no_longer)
+{
+    hold_t *h = rig_hold_new(sent());
+    heddle_error_t e;
+    struct rlimit was, none;
+    cr_assert_eq(getrlimit(RLIMIT_AS, &was), 0);
+    none = (struct rlimit){0, was.rlim_max};
+    cr_assert_not(owner_may_write());
+    cr_assert_eq(setrlimit(RLIMIT_AS, &none), 0);
+    int rc = hold_take(h, &id, &e);
+    cr_assert_eq(setrlimit(RLIMIT_AS, &was), 0);
+    cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
+    cr_assert(strstr(e.message, "could not be mapped"), "%s", e.message);
+    cr_assert(owner_may_write());
+    cr_assert_eq(hold_take(h, &id, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+}
 
 Test(memory_hold, the_mapping_outlives_the_hold_and_serves_the_next_version)
 {
@@ -258,6 +381,22 @@ Test(memory_hold, it_ends_with_the_object_and_leaves_nothing)
     cr_assert_eq(rig_descriptors(), before);
 }
 
+/* Its owner may be gone: then the pages are given back in the holder's last munmap. */
+Test(memory_hold, a_large_one_ends_on_a_thread_of_its_own)
+{
+    const size_t sizes[] = {FILE_LARGE_BYTES, FILE_LARGE_BYTES - 2 * LIMIT_PAGE_BYTES};
+    for (int is_small = 0; is_small < 2; is_small++) {
+        memory_region_t *r = rig_region(sizes[is_small]);
+        content_id_t published = rig_publish(r, 1);
+        hold_t *h = rig_hold(r, &published);
+        memory_region_destroy(&r);
+        unmapped_watch(h->base);
+        hold_destroy(&h);
+        pid_t by = unmapped_by_thread();
+        cr_assert(by && (by == gettid()) == is_small, "thread %d, called by %d", by, gettid());
+    }
+}
+
 /* ---- forks ---- */
 
 /* Or until the test has ended: a child that outlives one that fails keeps the pipe of its output open, and ctest
@@ -317,12 +456,36 @@ Test(memory_hold, a_child_without_handlers_does_not_end_its_parents_hold)
     cr_assert(owner_may_write());
 }
 
+static hold_t *open_one; /* not taken */
+
+static int child_takes_nothing(void *taken)
+{
+    hold_t *h = taken;
+    size_t populated = h->populated_bytes;
+    int fd;
+    if (hold_take(open_one, &id, NULL) != HEDDLE_ERR_USAGE || open_one->state != HOLD_NONE) return 1;
+    if (hold_map(open_one, NULL) != HEDDLE_ERR_NO_MEMORY || open_one->mapped_bytes) return 2;
+    if (hold_hand_on(h, &fd, NULL) != HEDDLE_ERR_USAGE) return 3;
+    return hold_populate(h) || h->populated_bytes != populated ? 4 : 0;
+}
+
+Test(memory_hold, a_child_without_handlers_takes_and_hands_on_nothing)
+{
+    hold_t *h = rig_hold_new(sent());
+    open_one = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    cr_assert_eq(rig_in_bare_child(child_takes_nothing, h), 0);
+    hold_destroy(&h);
+    cr_assert_not(owner_may_write(), "the lock of the other one is as it was");
+    hold_destroy(&open_one);
+    cr_assert(owner_may_write());
+}
+
 Test(memory_hold, a_child_without_handlers_does_not_keep_what_its_parent_releases)
 {
     hold_t *h = rig_hold_new(sent());
     cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
-    pid_t child = rig_bare_fork();
-    if (child == 0) wait_to_be_killed();
+    pid_t child = rig_idle_bare_fork();
     hold_destroy(&h);
     cr_assert(owner_may_write(), "ended by F_UNLCK, and not by the last close");
     rig_reap(child, SIGKILL);
@@ -339,6 +502,32 @@ Test(memory_hold, a_child_of_an_owner_that_writes_keeps_neither_lock_nor_memory)
     cr_assert_eq(file_lock(fd, F_RDLCK), 0);
     close(fd);
     rig_reap(child, SIGKILL);
+}
+
+/* The child maps memory of its own where its parent has the region. */
+static int child_keeps_its_pages(void *released)
+{
+    hold_t *h = released;
+    size_t bytes = h->mapped_bytes;
+    void *own = mmap((void *)(uintptr_t)h->base, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (own == MAP_FAILED) return 1;
+    if (hold_unmap(h)) return 2;
+    hold_destroy(&h);
+    memset(own, 9, bytes);
+    return 0;
+}
+
+Test(memory_hold, a_child_that_destroys_one_keeps_its_own_pages_at_that_address)
+{
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    content_id_t content = rig_publish(r, 1);
+    hold_t *h = rig_hold(r, &content);
+    hold_release(h);
+    cr_assert_eq(rig_in_child(child_keeps_its_pages, h), 0);
+    cr_assert(h->mapped_bytes == h->file_bytes && rig_is_whole(h->base, 1, r->bytes));
+    hold_destroy(&h);
+    memory_region_destroy(&r);
 }
 
 /* A process that holds the region, by a description that is its own once the test has closed it, and has a

@@ -147,7 +147,7 @@ Test(memory_mappings, what_is_offered_is_mapped_before_it_is_used_and_without_a_
     cr_assert(memory_region_is_free(regions[0]));
 }
 
-/* A refusal wakes no descriptor a second time. */
+/* A refusal wakes no descriptor a second time, and what is refused for good is not asked for again. */
 Test(memory_mappings, what_is_refused_keeps_nothing_else_from_being_mapped)
 {
     region_name_t names[3] = {{{1}}, {{0}}, {{2}}};
@@ -156,6 +156,7 @@ Test(memory_mappings, what_is_refused_keeps_nothing_else_from_being_mapped)
     handover_offer(source, names, 3);
     settle();
     cr_assert_eq(mappings_count(m).mapped, 1);
+    cr_assert_eq(mappings_turn(m, now_us), CLOCK_NEVER);
 }
 
 Test(memory_mappings, a_mapping_stays_between_the_contents_of_its_region)
@@ -226,6 +227,8 @@ Test(memory_mappings, a_source_that_comes_back_in_time_finds_its_regions_mapped)
     hold_t *h = take(&id);
     const void *base = h->base;
     mappings_give(m, &h);
+    now_us += MAPPINGS_GONE_US; /* what counts is the time since it was lost, not since it was found */
+    settle();
     handover_destroy(&source);
     settle();
     cr_assert_eq(gone, 1);
@@ -283,13 +286,13 @@ Test(memory_mappings, a_source_that_only_hangs_up_is_gone_as_well)
     cr_assert_eq(mappings_count(m).mapped, 0);
 }
 
-/* Bytes that make no sense, though a list came before. */
-Test(memory_mappings, a_source_that_says_something_malformed_is_gone)
+/* The test is the source, which is connected to. */
+static int be_the_source(int *ret_listener)
 {
     handover_destroy(&source);
     now_us += MAPPINGS_GONE_US;
     settle();
-    int before = gone, peer = -1;
+    int peer = -1;
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "heddle-%s", name);
@@ -302,6 +305,14 @@ Test(memory_mappings, a_source_that_says_something_malformed_is_gone)
         settle();
         peer = accept(listener, NULL, NULL);
     }
+    *ret_listener = listener;
+    return peer;
+}
+
+/* Bytes that make no sense, though a list came before. */
+Test(memory_mappings, a_source_that_says_something_malformed_is_gone)
+{
+    int listener, peer = be_the_source(&listener), before = gone;
     cr_assert_eq(send(peer, "nonsense", 8, MSG_NOSIGNAL), 8);
     settle();
     cr_assert_eq(gone, before + 1);
@@ -354,6 +365,20 @@ Test(memory_mappings, what_ten_contents_did_not_use_goes_and_comes_back_when_it_
     h = take(&id);
     cr_assert(rig_is_whole(h->base, 99, h->header.bytes));
     mappings_give(m, &h);
+}
+
+/* As the regions of a publisher are: ten uses of others in all, and not one after the other. */
+Test(memory_mappings, what_is_used_in_turn_stays_mapped)
+{
+    offer(3);
+    for (uint64_t i = 0; i < 6 * MAPPINGS_UNUSED; i++) {
+        content_id_t id = publish((int)(i % 3), i + 1);
+        hold_t *h = NULL;
+        cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_OK, "at once: %d", (int)i);
+        mappings_give(m, &h);
+        settle();
+        cr_assert_eq(mappings_count(m).mapped, 3, "%d", (int)i);
+    }
 }
 
 Test(memory_mappings, what_goes_because_it_was_not_used_is_not_brought_back_by_a_list)
@@ -483,6 +508,26 @@ Test(memory_mappings, what_is_not_offered_is_asked_for)
     cr_assert_eq(mappings_take(m, name, &other, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
     cr_assert(strstr(e.message, "its source does not have it any more"), "%s", e.message);
     cr_assert_eq(mappings_take(m, "no-such-name", &other, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
+}
+
+/* Its source would not withdraw it: only its taker's end lets it go. */
+Test(memory_mappings, what_is_held_and_not_offered_is_not_taken_again_and_stays_mapped)
+{
+    hold_t *h = NULL, *again = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(2 * MEMORY_STEP_BYTES);
+    content_id_t id = publish(0, 8);
+    h = take(&id);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(mappings_take(m, name, &id, now_us, &again, &e), HEDDLE_ERR_USAGE);
+        settle();
+        cr_assert_eq(mappings_count(m).held, 1);
+        cr_assert_eq(h->mapped_bytes, h->file_bytes);
+        cr_assert(rig_is_whole(h->base, 8, h->header.bytes));
+    }
+    mappings_give(m, &h);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 0);
 }
 
 /* The region was written again, before its last content was refused or after that. */
@@ -685,6 +730,58 @@ Test(memory_mappings, a_forked_child_has_nothing_and_ends_nothing)
     cr_assert(memory_region_is_free(regions[0]));
 }
 
+static int child_has_no_turn(void *unused) { return (void)unused, mappings_turn(m, now_us) != CLOCK_NEVER; }
+
+/* What the source has sent is there for one process to read. */
+Test(memory_mappings, a_child_without_handlers_reads_nothing_of_its_parents)
+{
+    offer(1);
+    regions[1] = rig_region(RIG_BYTES);
+    region_name_t names[2] = {rig_name(regions[0]), rig_name(regions[1])};
+    handover_offer(source, names, 2);
+    handover_turn(source, now_us);
+    struct pollfd p = {mappings_fd(m), POLLIN, 0};
+    cr_assert_eq(poll(&p, 1, 0), 1);
+    cr_assert_eq(rig_in_bare_child(child_has_no_turn, NULL), 0);
+    cr_assert_eq(poll(&p, 1, 0), 1);
+    settle();
+    content_id_t content = publish(1, 5);
+    hold_t *h = take(&content);
+    mappings_give(m, &h);
+}
+
+/* Its copies of what has ended could wake the loop for ever. */
+Test(memory_mappings, a_child_without_handlers_keeps_no_source_in_the_poll_set)
+{
+    int listener, peer = be_the_source(&listener), before = gone;
+    struct pollfd p = {mappings_fd(m), POLLIN, 0};
+    pid_t child = rig_idle_bare_fork();
+    cr_assert_eq(send(peer, "nonsense", 8, MSG_NOSIGNAL), 8);
+    settle();
+    cr_assert_eq(gone, before + 1);
+    cr_assert_eq(send(peer, "more", 4, MSG_NOSIGNAL), 4, "the child has the other end");
+    cr_assert_eq(poll(&p, 1, 0), 0);
+    close(peer);
+    close(listener);
+    rig_reap(child, SIGKILL);
+}
+
+Test(memory_mappings, a_child_without_handlers_keeps_no_question_in_the_poll_set)
+{
+    hold_t *h = NULL;
+    content_id_t id = {.generation = 1};
+    struct pollfd p = {mappings_fd(m), POLLIN, 0};
+    settle();
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
+    pid_t child = rig_idle_bare_fork();
+    now_us += MAPPINGS_ASK_US;
+    (void)mappings_turn(m, now_us);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_DEADLINE);
+    handover_turn(source, now_us); /* the answer comes too late, to the child's copy */
+    cr_assert_eq(poll(&p, 1, 0), 0);
+    rig_reap(child, SIGKILL);
+}
+
 Test(memory_mappings, sources_are_bounded)
 {
     heddle_error_t e;
@@ -703,17 +800,14 @@ Test(memory_mappings, sources_are_bounded)
     cr_assert_eq(mappings_watch(m, "one-more", now_us, &e), HEDDLE_OK);
 }
 
-/* What others offer, and is not used here, makes room for what is. */
-Test(memory_mappings, regions_that_are_held_are_bounded_and_no_others)
+/* `count` sources that offer LIMIT_OFFERED regions each, of which none is there. Their lists are taken. */
+enum { MORE = MAPPINGS_REGIONS_MAX / LIMIT_OFFERED };
+static void listen_many(handover_t *more[MORE], int count)
 {
-    enum { MORE = MAPPINGS_REGIONS_MAX / LIMIT_OFFERED };
-    handover_t *more[MORE];
     region_name_t names[LIMIT_OFFERED] = {{{0}}};
-    hold_t *h = NULL;
     heddle_error_t e;
     char other[32];
-    offer(1);
-    for (int i = 0; i < MORE; i++) {
+    for (int i = 0; i < count; i++) {
         snprintf(other, sizeof other, "many-%d-%d", getpid(), i);
         cr_assert_eq(handover_listen(NULL, other, find_region, NULL, &more[i], &e), HEDDLE_OK);
         for (uint32_t k = 0; k < LIMIT_OFFERED; k++)
@@ -723,6 +817,16 @@ Test(memory_mappings, regions_that_are_held_are_bounded_and_no_others)
         handover_turn(more[i], now_us);
     }
     (void)mappings_turn(m, now_us); /* all lists, and one request */
+}
+
+/* What others offer, and is not used here, makes room for what is. */
+Test(memory_mappings, regions_that_are_held_are_bounded_and_no_others)
+{
+    handover_t *more[MORE];
+    hold_t *h = NULL;
+    heddle_error_t e;
+    offer(1);
+    listen_many(more, MORE);
     regions[1] = rig_region(RIG_BYTES);
     content_id_t id = publish(1, 3);
     cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN, "%s", e.message);
@@ -731,6 +835,49 @@ Test(memory_mappings, regions_that_are_held_are_bounded_and_no_others)
     cr_assert(rig_is_whole(h->base, 3, h->header.bytes));
     mappings_give(m, &h);
     for (int i = 0; i < MORE; i++) handover_destroy(&more[i]);
+}
+
+/* The source stands still, so that no question ends. */
+static uint32_t ask_until_a_limit(void)
+{
+    hold_t *h = NULL;
+    heddle_error_t e = {0};
+    uint32_t asked = 0;
+    for (; asked <= MAPPINGS_REGIONS_MAX; asked++) {
+        content_id_t id = {.generation = 1, .identity = {0xfe, (uint8_t)(asked >> 8), (uint8_t)asked}};
+        int rc = mappings_take(m, "many", &id, now_us, &h, &e);
+        if (rc == HEDDLE_ERR_LIMIT) break;
+        cr_assert_eq(rc, HEDDLE_ERR_AGAIN, "%u: %s", asked, e.message);
+    }
+    cr_assert(strstr(e.message, "can be mapped"), "%s", e.message);
+    return asked;
+}
+
+/* The lists fill what is left beside it, and add no more; then each content that is asked for takes a place. */
+Test(memory_mappings, what_is_held_makes_no_room_and_can_be_given_back)
+{
+    handover_t *more[MORE], *many = NULL;
+    hold_t *held[3];
+    heddle_error_t e;
+    struct rlimit limit = {4 * MAPPINGS_REGIONS_MAX, 4 * MAPPINGS_REGIONS_MAX};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < 3; i++) {
+        regions[i] = rig_region(RIG_BYTES);
+        content_id_t id = publish(i, (uint64_t)i + 1);
+        held[i] = take(&id);
+    }
+    listen_many(more, MORE);
+    cr_assert_eq(handover_listen(NULL, "many", find_region, NULL, &many, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(ask_until_a_limit(), MAPPINGS_REGIONS_MAX - 3);
+    cr_assert_eq(mappings_count(m).held, 3);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(rig_is_whole(held[i]->base, (uint64_t)i + 1, held[i]->header.bytes));
+        mappings_give(m, &held[i]);
+        memory_region_drop(regions[i]);
+        cr_assert(memory_region_is_free(regions[i]), "%d", i);
+    }
+    for (int i = 0; i < MORE; i++) handover_destroy(&more[i]);
+    handover_destroy(&many);
 }
 
 Test(memory_mappings, without_a_descriptor_it_is_tried_again)

@@ -2,8 +2,9 @@
 /* All interleavings of an owner that writes three contents and two holders that hand on to each other, to the
  * end: every world that can be reached, some 100,000, is looked at. The tables of memory/rules.h decide what
  * comes next, and the functions of the header what is in it and what a holder accepts; the model adds the
- * kernel's locks, the bytes, and death. One rule: what a holder may read is the whole content that was
- * announced to it. */
+ * kernel's locks, the bytes, and death between any two acts, the stores of the header among them. Two rules:
+ * what a holder may read is the whole content that was announced to it, and a header that says `sealed` names
+ * the bytes that are there. */
 #include "memory/rules.h"
 
 #include <criterion/criterion.h>
@@ -25,10 +26,12 @@ typedef struct {
     uint8_t owner, acts[REGION_ACTS];
     bool is_dead, has_lock;
     uint8_t header_state, header_generation;
-    uint8_t begun;    /* granted, at most BEGUN: the worlds are finite */
-    uint8_t written;  /* contents begun; what is written is named by this number */
-    uint8_t halves;   /* of the one that is being written */
-    uint8_t bytes[2]; /* the two halves of the memory */
+    uint8_t header_content;         /* whose manifest the header has */
+    uint8_t begun;                  /* granted, at most BEGUN: the worlds are finite */
+    uint8_t written;                /* contents begun; what is written is named by this number */
+    uint8_t halves;                 /* of the one that is being written */
+    uint8_t bytes[2];               /* the two halves of the memory */
+    uint8_t begun_at[CONTENTS + 1]; /* the generation that each content was written in */
     uint8_t announced,
         generations[CONTENTS + 1]; /* contents whose seal has returned, and their generations */
     holder_t holders[HOLDERS];
@@ -93,10 +96,10 @@ static bool owner_act(world_t *w)
         w->begun += w->has_lock;
         return owner_step(w, w->has_lock ? REGION_GRANTED : REGION_REFUSED);
     }
-    if (act == REGION_PUT_WRITING) header_begin(&h);
-    if (act == REGION_PUT_SEALED) header_seal(&h, &h.manifest, CAPACITY);
-    if (act == REGION_UNLOCK) w->has_lock = false;
+    header_put(&h, (region_act_t)act, &h);
     put_header(w, &h);
+    if (act == REGION_PUT_CONTENT) w->header_content = w->written;
+    if (act == REGION_UNLOCK) w->has_lock = false;
     if (w->owner == REGION_SEALED && w->acts[0] == REGION_DO_NOTHING) {
         w->announced = w->written;
         w->generations[w->announced] = w->header_generation;
@@ -131,7 +134,7 @@ static bool owner_move(world_t *w, owner_move_t move)
     case O_FIRST_HALF:
     case O_SECOND_HALF:
         if (is_open || w->owner != REGION_WRITING || w->halves != move - O_FIRST_HALF) return false;
-        if (move == O_FIRST_HALF) w->written++;
+        if (move == O_FIRST_HALF) w->begun_at[++w->written] = w->begun;
         w->bytes[w->halves++] = w->written;
         return true;
     case O_SEAL: return !is_open && w->halves == 2 && owner_step(w, REGION_SEAL);
@@ -221,9 +224,9 @@ static bool source_move(world_t *w, holder_t *h)
 }
 
 typedef enum {
-    H_HEAR_1,
-    H_HEAR_2,
-    H_HEAR_3,
+    H_RECEIVE_1,
+    H_RECEIVE_2,
+    H_RECEIVE_3,
     H_FROM_OWNER,
     H_FROM_OTHER,
     H_OFFERED,
@@ -241,10 +244,10 @@ static bool holder_move(world_t *w, int number, holder_move_t move)
 {
     holder_t *h = &w->holders[number];
     switch (move) {
-    case H_HEAR_1:
-    case H_HEAR_2:
-    case H_HEAR_3: {
-        uint8_t content = (uint8_t)(move - H_HEAR_1 + 1);
+    case H_RECEIVE_1:
+    case H_RECEIVE_2:
+    case H_RECEIVE_3: {
+        uint8_t content = (uint8_t)(move - H_RECEIVE_1 + 1);
         if (content > w->announced || h->announced == content || h->state != HOLD_NONE ||
             h->source != NO_SOURCE || !w->generations[content])
             return false;
@@ -287,6 +290,14 @@ static bool move(world_t *w, int number)
     return holder_move(w, number / H_EVENTS, (holder_move_t)(number % H_EVENTS));
 }
 
+/* A header that says `sealed` names what is there, whenever the owner dies. */
+static bool header_is_true(const world_t *w)
+{
+    return w->header_state != HEADER_SEALED ||
+           (w->bytes[0] == w->header_content && w->bytes[1] == w->header_content &&
+            w->header_generation == w->begun_at[w->header_content]);
+}
+
 /* What is read is the content that was announced, whole. */
 static bool is_sound(const world_t *w)
 {
@@ -312,6 +323,14 @@ static bool torn_under_an_old_mapping(const world_t *w)
 {
     return w->is_dead && w->bytes[0] != w->bytes[1] && w->holders[0].is_there && w->announced == 1;
 }
+static bool dead_between_two_stores_of_the_header(const world_t *w)
+{
+    return w->is_dead && w->header_state == HEADER_WRITING && w->header_generation < w->begun;
+}
+static bool dead_before_it_is_sealed(const world_t *w)
+{
+    return w->is_dead && w->header_state == HEADER_WRITING && w->header_content > w->announced;
+}
 static bool handed_on_after_the_owners_death(const world_t *w)
 {
     return w->is_dead && w->holders[1].source == 0 && w->holders[1].source_state == HOLD_CHECKED;
@@ -334,6 +353,8 @@ static const struct {
     {"both read what outlived its owner", both_read_what_outlived_its_owner},
     {"one reads the last content", one_reads_the_last},
     {"the bytes of two contents, under a mapping of the first", torn_under_an_old_mapping},
+    {"a death after `writing` and before the next generation", dead_between_two_stores_of_the_header},
+    {"a death after the manifest and before `sealed`", dead_before_it_is_sealed},
     {"handed on after the owner's death", handed_on_after_the_owners_death},
     {"offered before anything was sealed", offered_before_anything_was_sealed},
     {"the owner is shut out by what is on its way", shut_out_by_what_is_on_its_way},
@@ -380,6 +401,10 @@ Test(model, no_holder_reads_what_was_not_announced_to_it)
         for (int m = 0; m < MOVES; m++) {
             w = seen.worlds[at];
             if (!move(&w, m)) continue;
+            cr_assert(header_is_true(&w),
+                      "world %u, move %d: the header has content %u generation %u, "
+                      "the bytes are of %u %u",
+                      at, m, w.header_content, w.header_generation, w.bytes[0], w.bytes[1]);
             cr_assert(is_sound(&w), "world %u, move %d: bytes %u %u, announced %u and %u", at, m, w.bytes[0],
                       w.bytes[1], w.holders[0].announced, w.holders[1].announced);
             add(&seen, &w);
@@ -414,12 +439,20 @@ Test(model, what_a_table_does_not_allow_changes_nothing)
     cr_assert_eq(allowed, 12);
 }
 
+/* All acts of an event, as memory/region.c does them. */
+static void put(header_t *h, region_state_t state, region_event_t event, const header_t *content)
+{
+    region_act_t acts[REGION_ACTS];
+    cr_assert(region_step(&state, event, acts));
+    for (int i = 0; i < REGION_ACTS; i++) header_put(h, acts[i], content);
+}
+
 static header_t sealed_header(void)
 {
     header_t h = {.layout = HEADER_LAYOUT, .identity = {1}};
-    digest_t manifest = {{7}};
-    header_begin(&h);
-    header_seal(&h, &manifest, 4096);
+    header_t content = {.manifest = {{7}}, .bytes = 4096};
+    put(&h, REGION_LOCKING, REGION_GRANTED, NULL);
+    put(&h, REGION_WRITING, REGION_SEAL, &content);
     return h;
 }
 
@@ -447,12 +480,13 @@ Test(header, what_is_written_is_not_what_was_there)
 {
     header_t h = sealed_header();
     content_id_t id = {.identity = {1}, .generation = 1, .manifest = {{7}}};
-    header_begin(&h);
+    put(&h, REGION_LOCKING, REGION_GRANTED, NULL);
     cr_assert(h.state == HEADER_WRITING && h.generation == 2);
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_GENERATION);
     id.generation = 2;
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_UNSEALED);
-    header_seal(&h, &id.manifest, 4096);
+    header_t content = {.manifest = id.manifest, .bytes = 4096};
+    put(&h, REGION_WRITING, REGION_SEAL, &content);
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_MATCHES);
     cr_assert_eq(h.bytes, 4096);
 }

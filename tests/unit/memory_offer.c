@@ -16,7 +16,7 @@ static mappings_t *workers[WORKERS];
 static note_t told[WORKERS]; /* the last note; NOTE_GONE: none */
 static content_id_t told_about[WORKERS];
 static uint64_t now_us = 7000000;
-static char said[1024]; /* the last line of the log */
+static char said[1024]; /* the last text of the log */
 
 static void keep_line(char *line) { snprintf(said, sizeof said, "%s", line); }
 
@@ -246,14 +246,14 @@ Test(memory_offer, a_holder_that_waited_and_found_damage_ends_the_trust_of_all)
     cr_assert(was_told(0, NOTE_VERIFY, &id) && told[1] == NOTE_GONE, "it waits");
     said[0] = 0;
     say(1, OWNER, NOTE_BAD, &id);
-    cr_assert(strstr(said, "memory.doubted") && !strstr(said, "after another one"), "%s", said);
-    cr_assert(was_told(1, NOTE_VERIFY, &id));
+    cr_assert(strstr(said, "verifies it for itself") && !strstr(said, "after another one"), "%s", said);
+    cr_assert(was_told(1, NOTE_DOUBTED, &id));
     say(0, OWNER, NOTE_GOOD, &id);
-    cr_assert(was_told(0, NOTE_VERIFY, &id), "its bytes are its own affair");
+    cr_assert(was_told(0, NOTE_DOUBTED, &id), "its bytes are its own affair");
     say(2, OWNER, NOTE_HELD, &id);
-    cr_assert(was_told(2, NOTE_VERIFY, &id), "and a later one is not told that they are good");
+    cr_assert(was_told(2, NOTE_DOUBTED, &id), "and a later one is not told that they are good");
     say(2, OWNER, NOTE_BAD, &id);
-    cr_assert(strstr(said, "memory.spoiled"), "%s", said);
+    cr_assert(strstr(said, "no longer handed over"), "%s", said);
     for (int i = 0; i < WORKERS; i++) cr_assert(was_told(i, NOTE_SPOILED, &id), "%d", i);
 }
 
@@ -268,9 +268,9 @@ Test(memory_offer, damage_after_a_good_verdict_is_logged_and_ends_the_trust)
     cr_assert(was_told(1, NOTE_VERIFIED, &id));
     said[0] = 0;
     say(1, OWNER, NOTE_BAD, &id);
-    cr_assert(strstr(said, "memory.doubted") && strstr(said, "after another one"), "%s", said);
+    cr_assert(strstr(said, "verifies it for itself") && strstr(said, "after another one"), "%s", said);
     say(2, OWNER, NOTE_HELD, &id);
-    cr_assert(was_told(2, NOTE_VERIFY, &id));
+    cr_assert(was_told(2, NOTE_DOUBTED, &id));
 }
 
 /* It has said that the content is verified, on the word of another process. */
@@ -295,9 +295,9 @@ Test(memory_offer, a_holder_that_hands_on_passes_on_the_doubt)
     offer_doubt(offers[0], &(content_id_t){.generation = 77});
     offer_doubt(offers[0], &id);
     settle();
-    cr_assert(was_told(1, NOTE_VERIFY, &id));
+    cr_assert(was_told(1, NOTE_DOUBTED, &id));
     say(2, 0, NOTE_HELD, &id);
-    cr_assert(was_told(2, NOTE_VERIFY, &id));
+    cr_assert(was_told(2, NOTE_DOUBTED, &id));
     offer_remove(offers[0], &id);
     mappings_give(workers[0], &first);
 }

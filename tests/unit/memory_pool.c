@@ -38,8 +38,10 @@ static struct {
     content_id_t id;
 } comer;
 
+static uint32_t asked_count;
 static bool is_unused(void *self, const memory_region_t *region)
 {
+    asked_count++;
     cr_assert_eq(self, &has_memory);
     if (region == comer.region && --comer.looks == 0)
         cr_assert_eq(hold_take(comer.hold, &comer.id, NULL), HEDDLE_OK);
@@ -134,6 +136,23 @@ Test(memory_pool, one_region_is_kept_ahead)
     }
     cr_assert_leq(pool_count(p).regions, 3);
     cr_assert_eq(pool_count(p).in_use, 1);
+}
+
+/* Each look is two system calls, in a loop that heartbeats wait for. */
+Test(memory_pool, a_step_asks_once_of_each_region_whether_it_is_free)
+{
+    uint64_t due_us = now_us;
+    memory_region_t *wanted = take(RIG_BYTES), *free_ones[3];
+    for (int i = 0; i < 3; i++) free_ones[i] = take(RIG_BYTES);
+    seal(wanted, 1);
+    for (int i = 0; i < 3; i++) pool_drop(p, free_ones[i]);
+    for (int step = 0; due_us <= now_us || step == 0; step++) {
+        uint32_t regions = pool_count(p).regions;
+        asked_count = 0;
+        due_us = pool_work(p, now_us);
+        cr_assert_leq(asked_count, regions, "step %d", step);
+    }
+    cr_assert_eq(asked_count, 3, "and it does ask");
 }
 
 /* So the second version costs its caller no memory that is made. */
@@ -443,6 +462,29 @@ Test(memory_pool, while_one_is_written_no_guard_changes)
     cr_assert_eq(a->guarded_bytes, 0);
 }
 
+/* A publication may stay open for minutes, and a stray write is then a fault all the same. */
+Test(memory_pool, a_guard_waits_for_what_is_written_for_a_second_at_most)
+{
+    memory_region_t *a = take(RIG_BYTES), *b = take(RIG_BYTES);
+    seal(a, 1);
+    uint64_t due_us = now_us + POOL_RETRY_US;
+    cr_assert_eq(settle(), due_us);
+    now_us += POOL_RETRY_US / 2;
+    cr_assert_eq(settle(), due_us, "a look between does not put it off");
+    cr_assert_eq(a->guarded_bytes, 0);
+    now_us = due_us;
+    settle();
+    cr_assert_eq(a->guarded_bytes, a->mapped_bytes);
+    cr_assert(b->state == REGION_WRITING && b->guarded_bytes == 0);
+    seal(b, 2);
+    take(RIG_BYTES);
+    cr_assert_eq(settle(), now_us + POOL_RETRY_US, "the next one waits as long");
+    cr_assert_eq(b->guarded_bytes, 0);
+    now_us += POOL_RETRY_US;
+    settle();
+    cr_assert_eq(b->guarded_bytes, b->mapped_bytes);
+}
+
 /* To take a guard back costs a millisecond, which a version would wait for. */
 Test(memory_pool, of_two_free_ones_that_without_a_guard_is_taken)
 {
@@ -506,12 +548,50 @@ Test(memory_pool, without_a_number_of_versions_there_are_as_many_as_are_taken)
     cr_assert_eq(pool_find(p, &id), last->file.fd, "it can be held all the same");
 }
 
+static bool is_listed(const memory_region_t *r, const region_name_t names[LIMIT_OFFERED])
+{
+    region_name_t name = rig_name(r);
+    for (uint32_t i = 0; i < LIMIT_OFFERED; i++)
+        if (!memcmp(&names[i], &name, sizeof name)) return true;
+    return false;
+}
+
+/* What is written now is what others will hold next. */
+Test(memory_pool, of_many_regions_those_that_were_taken_last_are_listed)
+{
+    region_name_t names[LIMIT_OFFERED];
+    memory_region_t *regions[LIMIT_OFFERED + 1];
+    uint32_t count = 0;
+    pool_destroy(&p);
+    cr_assert_eq(pool_new(&(pool_opts_t){.most = 0}, &p, NULL), HEDDLE_OK);
+    for (uint32_t i = 0; i <= LIMIT_OFFERED; i++) regions[i] = take(RIG_BYTES);
+    cr_assert(pool_list(p, names, &count) && count == LIMIT_OFFERED);
+    cr_assert(!is_listed(regions[0], names) && is_listed(regions[LIMIT_OFFERED], names));
+    pool_drop(p, regions[0]);
+    cr_assert_eq(take(RIG_BYTES), regions[0]);
+    cr_assert(pool_list_is_new(p) && pool_list(p, names, &count) && count == LIMIT_OFFERED);
+    cr_assert(is_listed(regions[0], names) && !is_listed(regions[1], names));
+    pool_drop(p, regions[2]);
+    cr_assert_eq(take(RIG_BYTES), regions[2]);
+    cr_assert_not(pool_list_is_new(p), "it was listed already");
+}
+
 Test(memory_pool, a_small_version_does_not_take_the_memory_of_a_large_one)
 {
     memory_region_t *large = take(4 * MEMORY_STEP_BYTES);
     pool_drop(p, large);
     cr_assert_neq(take(RIG_BYTES), large);
     cr_assert_eq(take(2 * MEMORY_STEP_BYTES), large);
+}
+
+/* Half of what it has beyond a step. */
+Test(memory_pool, a_region_fits_from_half_of_its_bytes_less_a_step_on)
+{
+    memory_region_t *r = take(4 * MEMORY_STEP_BYTES);
+    cr_assert_eq(r->bytes, 4 * MEMORY_STEP_BYTES);
+    pool_drop(p, r);
+    cr_assert_neq(take(3 * MEMORY_STEP_BYTES / 2 - 1), r, "too large by two bytes");
+    cr_assert_eq(take(3 * MEMORY_STEP_BYTES / 2), r);
 }
 
 Test(memory_pool, a_large_version_that_failed_leaves_no_memory)
@@ -716,6 +796,34 @@ Test(memory_pool, what_a_taker_gave_up_serves_another_one)
     cr_assert_eq(pool_count(p).bytes, bytes + 2 * MEMORY_STEP_BYTES, "the other one is not done yet");
 }
 
+Test(memory_pool, what_is_half_made_and_what_is_half_given_back_goes_with_the_pool)
+{
+    memory_region_t *r = NULL;
+    const size_t bytes = 10 * MEMORY_STEP_BYTES;
+    int before = rig_descriptors();
+    take(RIG_BYTES);
+    for (int i = 0; i < 3; i++) cr_assert_eq(pool_take(p, &others[0], bytes, &r, NULL), HEDDLE_ERR_AGAIN);
+    pool_give_up(p, &others[0]);
+    cr_assert_eq(pool_work(p, now_us), now_us, "it is far too large for what is in use, and leaves");
+    cr_assert_eq(pool_take(p, &others[1], bytes, &r, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_geq(rig_descriptors(), before + 3);
+    pool_destroy(&p);
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+/* It waits for the memory that is made for it, and gets what another one has given back meanwhile. */
+Test(memory_pool, what_was_half_made_does_not_stay_with_a_taker_that_has_another_one)
+{
+    const size_t bytes = 10 * MEMORY_STEP_BYTES;
+    memory_region_t *r = take(bytes), *got = NULL;
+    for (int i = 0; i < 3; i++) cr_assert_eq(pool_take(p, &others[0], bytes, &got, NULL), HEDDLE_ERR_AGAIN);
+    pool_drop(p, r);
+    cr_assert_eq(pool_take(p, &others[0], bytes, &got, NULL), HEDDLE_OK);
+    cr_assert_eq(got, r);
+    settle();
+    cr_assert_eq(pool_count(p).bytes, 2 * bytes, "it is the one ahead now");
+}
+
 /* The limit counts what is made for each. What one gave up gives way. */
 Test(memory_pool, what_is_made_counts_for_the_limit)
 {
@@ -750,6 +858,127 @@ Test(memory_pool, what_lingers_is_looked_at_again)
     cr_assert_eq(pool_count(p).regions, 0);
     cr_assert_eq(settle(), CLOCK_NEVER);
     hold_destroy(&h);
+}
+
+/* As of workers that let go of a version while the next one is written. */
+Test(memory_pool, what_lingers_may_be_the_region_ahead_in_a_moment)
+{
+    memory_region_t *r = take_in_turn(RIG_BYTES), *next;
+    content_id_t id = seal(r, 1);
+    settle();
+    hold_t *h = rig_hold(r, &id);
+    pool_drop(p, r);
+    seal(next = take(RIG_BYTES), 2);
+    cr_assert_eq(settle(), now_us + POOL_LET_GO_US);
+    now_us += POOL_LET_GO_US - 1;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2);
+    hold_release(h);
+    now_us++;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2, "it was let go");
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    settle();
+    now_us += POOL_LET_GO_US - 1;
+    settle();
+    pool_drop(p, next);
+    cr_assert_eq(take(RIG_BYTES), next);
+    settle();
+    now_us++;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2, "since one was taken");
+    now_us += POOL_LET_GO_US;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 3, "it is not let go");
+    hold_release(h);
+    hold_destroy(&h);
+}
+
+/* Of so many the next version may need one before what lingers is let go. */
+Test(memory_pool, up_to_the_usual_number_what_lingers_is_not_waited_for)
+{
+    memory_region_t *r = take_in_turn(RIG_BYTES);
+    content_id_t id = seal(r, 1);
+    pool_usual(p, 3);
+    settle();
+    hold_t *h = rig_hold(r, &id);
+    pool_drop(p, r);
+    seal(take(RIG_BYTES), 2);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 3);
+    seal(take(RIG_BYTES), 3);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 3);
+    hold_release(h);
+    hold_destroy(&h);
+}
+
+/* As at a worker beside others that hang: it goes on while there is memory, and has it back when they end. */
+Test(memory_pool, without_a_number_of_versions_memory_bounds_what_others_hold)
+{
+    enum { HELD = LIMIT_OFFERED + 8 };
+    hold_t *held[HELD];
+    memory_region_t *third = NULL, *again;
+    pool_destroy(&p);
+    cr_assert_eq(pool_new(&(pool_opts_t){.may_make = may_make, .self = &has_memory}, &p, NULL), HEDDLE_OK);
+    for (uint32_t i = 0; i < HELD; i++) {
+        memory_region_t *r = take(RIG_BYTES);
+        content_id_t id = seal(r, i + 1);
+        held[i] = rig_hold(r, &id);
+        if (i == 2) third = r;
+        pool_drop(p, r);
+    }
+    cr_assert_eq(pool_count(p).lingering, HELD);
+    room = pool_count(p).bytes;
+    cr_assert_eq(try_to_take(RIG_BYTES), HEDDLE_ERR_NO_MEMORY);
+    hold_release(held[2]);
+    cr_assert_eq(again = take(RIG_BYTES), third);
+    pool_drop(p, again);
+    for (uint32_t i = 0; i < HELD; i++) hold_destroy(&held[i]);
+    for (int i = 0; i < 2; i++, now_us += POOL_SURPLUS_US) settle();
+    cr_assert_eq(pool_count(p).regions, 0);
+}
+
+/* A broker that keeps many versions leaves room for readers that keep others, too. */
+Test(memory_pool, twice_the_usual_number_is_the_limit_where_that_is_more)
+{
+    heddle_error_t e;
+    memory_region_t *r, *written[2 * MOST];
+    pool_usual(p, MOST);
+    for (uint32_t i = 0; i < 2 * MOST; i++) seal(written[i] = take(RIG_BYTES), i + 1);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.message, "all 12 regions of shared memory are in use"), "%s", e.message);
+    for (uint32_t i = 0; i < 2 * MOST; i++) pool_drop(p, written[i]);
+    pool_usual(p, 2);
+    settle();
+    cr_assert_leq(pool_count(p).regions, MOST, "what is too much then goes at once");
+}
+
+/* Each is active before the next one begins; its workers let go of the one that is kept no more while that is
+ * written, and the background has its turn just then. */
+Test(memory_pool, versions_in_turn_have_three_regions_more_than_are_kept)
+{
+    enum { KEEP = MOST - 4 };
+    hold_t *held[KEEP + 2] = {NULL};
+    memory_region_t *active = NULL;
+    pool_usual(p, KEEP + 3);
+    for (uint64_t version = 1; version <= 200; version++) {
+        hold_t **h = &held[version % (KEEP + 2)]; /* of the version that is retired */
+        memory_region_t *r = take(RIG_BYTES);
+        settle();
+        if (*h) hold_release(*h);
+        hold_destroy(h);
+        settle();
+        content_id_t id = seal(r, version);
+        *h = rig_hold(r, &id);
+        if (active) pool_drop(p, active);
+        active = r;
+        now_us += POOL_LET_GO_US / 4;
+        settle();
+        cr_assert_leq(pool_count(p).regions, KEEP + 3, "%d", (int)version);
+    }
+    cr_assert_eq(pool_count(p).regions, KEEP + 3);
+    for (int i = 0; i < KEEP + 2; i++) hold_destroy(&held[i]);
 }
 
 /* Whatever was given back before. */

@@ -2,8 +2,8 @@
 /* What one process owns: made, written, sealed, offered, guarded, given back. */
 #include "core/limits.h"
 #include "tests/unit/memory_rig.h"
+#include "tests/unit/memory_unmapped.h"
 
-#include <sched.h>
 #include <setjmp.h>
 
 static header_t *header_in(const memory_region_t *r)
@@ -336,6 +336,37 @@ Test(memory_region, a_stray_write_into_what_is_guarded_is_a_fault)
     memory_region_destroy(&r);
 }
 
+/* As where the process has as many mappings as the kernel allows. */
+static bool has_no_mappings_left;
+
+int mprotect(void *at, size_t bytes, int prot)
+{
+    if (!has_no_mappings_left) return (int)syscall(SYS_mprotect, at, bytes, prot);
+    errno = ENOMEM;
+    return -1;
+}
+
+/* Its lock, left behind, would keep all others from the version that is in it. */
+Test(memory_region, one_whose_guard_cannot_be_taken_back_is_not_locked)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    heddle_error_t e;
+    content_id_t id = rig_publish(r, 1);
+    cr_assert_not(memory_region_guard(r));
+    memory_region_drop(r);
+    has_no_mappings_left = true;
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert(strstr(e.message, "cannot be written again: Cannot allocate memory"), "%s", e.message);
+    int fd = rig_open(r->file.fd, O_RDONLY);
+    cr_assert_eq(file_lock(fd, F_RDLCK), 0);
+    close(fd);
+    cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->generation == id.generation);
+    has_no_mappings_left = false;
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    cr_assert(is_writable(r, 0));
+    memory_region_destroy(&r);
+}
+
 Test(memory_region, a_large_one_is_guarded_in_steps)
 {
     memory_region_t *r = NULL;
@@ -405,17 +436,54 @@ Test(memory_region, one_that_was_handed_over_lives_on_with_those_that_hold_it)
     cr_assert_eq(rig_descriptors(), before);
 }
 
-/* The thread is another one, so the caller does not wait for the kernel; and it does end. */
+/* The kernel gives all pages back in the last munmap, and the loop would stand still meanwhile. */
 Test(memory_region, a_large_one_is_given_back_on_a_thread_of_its_own)
 {
-    unsigned char v;
     memory_region_t *r = rig_region(FILE_LARGE_BYTES);
-    void *base = r->base;
     rig_publish(r, 1);
+    unmapped_watch(r->base);
     memory_region_destroy(&r);
-    uint64_t end_us = clock_now(clock_system()) + RIG_PATIENCE_US;
-    while (mincore(base, 4096, &v) == 0 && clock_now(clock_system()) < end_us) sched_yield();
-    cr_assert(mincore(base, 4096, &v) < 0 && errno == ENOMEM, "unmapped");
+    pid_t by = unmapped_by_thread();
+    cr_assert(by && by != gettid(), "thread %d, called by %d", by, gettid());
+}
+
+/* It has none of the application's signals, and the caller goes on with those that it had. */
+Test(memory_region, the_thread_that_gives_back_takes_no_signals_and_is_not_joined)
+{
+    sigset_t before, after;
+    memory_region_t *r = rig_region(FILE_LARGE_BYTES);
+    rig_publish(r, 1);
+    unmapped_watch(r->base);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    memory_region_destroy(&r);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    cr_assert_neq(unmapped_by_thread(), gettid());
+    cr_assert_not(unmapped_takes_signals);
+    cr_assert_not(unmapped_is_to_be_joined);
+    for (int s = 1; s <= SIGSYS; s++)
+        cr_assert_eq(sigismember(&after, s), sigismember(&before, s), "signal %d", s);
+}
+
+Test(memory_region, a_small_one_is_given_back_by_its_caller)
+{
+    memory_region_t *r = rig_region(FILE_LARGE_BYTES - LIMIT_PAGE_BYTES);
+    rig_publish(r, 1);
+    unmapped_watch(r->base);
+    memory_region_destroy(&r);
+    cr_assert_eq(unmapped_by_thread(), gettid());
+}
+
+/* A child that was forked meanwhile has its description, too: to close it ends no lock. */
+Test(memory_region, one_that_is_destroyed_while_it_is_written_is_not_locked)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    int childs = dup(r->file.fd), fd = rig_open(childs, O_RDONLY);
+    cr_assert_eq(file_lock(fd, F_RDLCK), EAGAIN);
+    memory_region_destroy(&r);
+    cr_assert_eq(file_lock(fd, F_RDLCK), 0);
+    close(fd);
+    close(childs);
 }
 
 Test(memory_region, one_that_is_half_made_can_be_destroyed)
@@ -430,4 +498,112 @@ Test(memory_region, one_that_is_half_made_can_be_destroyed)
     memory_region_destroy(&r);
     memory_region_destroy(NULL);
     cr_assert(mincore(base, 4096, &v) < 0 && errno == ENOMEM, "unmapped");
+}
+
+/* ---- in a child ---- */
+
+static memory_region_t *idle;
+
+/* It has the descriptors, and with them the descriptions that have the lock; but none of the mappings. */
+static int child_changes_nothing(void *writing)
+{
+    static const uint8_t PAGE[LIMIT_PAGE_BYTES];
+    static const content_id_t NONE;
+    memory_region_t *r = writing;
+    digest_t manifest = rig_manifest(2);
+    int fd;
+    bool is_refused = memory_region_put(r, 0, PAGE, sizeof PAGE, NULL) == HEDDLE_ERR_USAGE &&
+                      memory_region_view(r, NULL) == HEDDLE_ERR_USAGE &&
+                      memory_region_seal(r, &manifest, r->bytes, NULL) == HEDDLE_ERR_USAGE &&
+                      memory_region_offer(r, &fd, NULL) == HEDDLE_ERR_USAGE &&
+                      memory_region_begin(idle, NULL) == HEDDLE_ERR_USAGE;
+    content_id_t has = memory_region_content(r);
+    memory_region_abort(r);
+    bool is_as_it_was = r->state == REGION_WRITING && content_is(&has, &NONE) && !memory_region_shrink(r) &&
+                        !memory_region_is_free(idle);
+    memory_region_destroy(&r);
+    memory_region_destroy(&idle);
+    return !is_refused ? 1 : !is_as_it_was ? 2 : 0;
+}
+
+Test(memory_region, a_child_without_handlers_changes_nothing_of_what_its_parent_writes)
+{
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    digest_t manifest = rig_manifest(1);
+    idle = rig_region(RIG_BYTES);
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    memset(r->base, 7, r->bytes);
+    int reader = rig_open(r->file.fd, O_RDONLY);
+    cr_assert_eq(rig_in_bare_child(child_changes_nothing, r), 0);
+    cr_assert_eq(file_lock(reader, F_RDLCK), EAGAIN, "the owner still has its exclusive lock");
+    cr_assert(rig_is_whole(r->base, 7, r->bytes), "no page is given back");
+    cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->generation == 1);
+    cr_assert_eq(fcntl(r->file.fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0);
+    cr_assert_eq(memory_region_seal(r, &manifest, r->bytes, NULL), HEDDLE_OK);
+    cr_assert_eq(file_lock(reader, F_RDLCK), 0);
+    close(reader);
+    memory_region_destroy(&r);
+    memory_region_destroy(&idle);
+}
+
+/* The child maps memory of its own there. */
+static int child_makes_nothing_writable(void *guarded)
+{
+    memory_region_t *r = guarded;
+    size_t bytes = r->guarded_bytes;
+    void *own = mmap(r->base, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return own == MAP_FAILED || memory_region_unguard(r) || r->guarded_bytes != bytes;
+}
+
+Test(memory_region, a_child_without_handlers_makes_no_guarded_page_writable)
+{
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    rig_publish(r, 1);
+    (void)memory_region_guard(r);
+    cr_assert_gt(r->guarded_bytes, 0);
+    cr_assert_eq(rig_in_bare_child(child_makes_nothing_writable, r), 0);
+    memory_region_destroy(&r);
+}
+
+static int child_hands_nothing_over(void *sealed)
+{
+    memory_region_t *r = sealed;
+    int fd;
+    return memory_region_hand_over(r, &fd, NULL) != HEDDLE_ERR_USAGE ? 1 : memory_region_is_held(r) ? 2 : 0;
+}
+
+Test(memory_region, a_child_without_handlers_hands_nothing_over)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    content_id_t content = rig_publish(r, 1);
+    hold_t *h = rig_hold(r, &content);
+    cr_assert(memory_region_is_held(r));
+    cr_assert_eq(rig_in_bare_child(child_hands_nothing_over, r), 0);
+    cr_assert(memory_region_is_held(r));
+    hold_destroy(&h);
+    memory_region_destroy(&r);
+}
+
+/* The child maps memory of its own where its parent has the region. */
+static int child_keeps_its_pages(void *sealed)
+{
+    memory_region_t *r = sealed;
+    size_t bytes = r->mapped_bytes;
+    void *own = mmap(r->base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (own == MAP_FAILED) return 1;
+    memory_region_drop(r);
+    if (r->state != REGION_SEALED || memory_region_guard(r)) return 2;
+    memset(own, 8, bytes);
+    memory_region_destroy(&r);
+    memset(own, 9, bytes);
+    return 0;
+}
+
+Test(memory_region, a_child_that_destroys_it_keeps_its_own_pages_at_that_address)
+{
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    rig_publish(r, 1);
+    cr_assert_eq(rig_in_child(child_keeps_its_pages, r), 0);
+    cr_assert(rig_is_whole(r->base, 1, r->bytes));
+    memory_region_destroy(&r);
 }

@@ -169,6 +169,16 @@ static inline int rig_receive_descriptor(int socket)
 /* Without the handlers of pthread_atfork, as a bare clone makes it. */
 static inline pid_t rig_bare_fork(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
+/* It does nothing until it is killed, or the test has ended: a child that outlives a test that fails keeps the
+ * pipe of its output open, and ctest waits for that. */
+static inline pid_t rig_idle_bare_fork(void)
+{
+    pid_t pid = rig_bare_fork();
+    if (pid) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) pause();
+}
+
 static inline void rig_reap(pid_t pid, int number)
 {
     int status;
@@ -176,14 +186,26 @@ static inline void rig_reap(pid_t pid, int number)
     cr_assert_eq(waitpid(pid, &status, 0), pid);
 }
 
+static inline int rig_status(pid_t pid)
+{
+    int status;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 /* The exit status of a child that does `work`. */
 static inline int rig_in_child(int (*work)(void *arg), void *arg)
 {
-    int status;
     pid_t pid = fork();
     if (pid == 0) _exit(work(arg));
-    cr_assert_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return rig_status(pid);
+}
+
+static inline int rig_in_bare_child(int (*work)(void *arg), void *arg)
+{
+    pid_t pid = rig_bare_fork();
+    if (pid == 0) _exit(work(arg));
+    return rig_status(pid);
 }
 
 /* ---- an owner in a process of its own ---- */
@@ -203,6 +225,7 @@ typedef enum {
 typedef struct {
     rig_order_t order;
     uint64_t version;
+    int region; /* 0, or another one, which is made when it is asked for */
 } rig_ask_t;
 typedef struct {
     int rc;
@@ -227,17 +250,29 @@ static inline int rig_find(void *self, const content_id_t *id)
     return !rc ? fd : rc == HEDDLE_ERR_INTERNAL ? rc : HEDDLE_ERR_NOT_FOUND;
 }
 
+enum { RIG_REGIONS = 2 };
+static inline int rig_find_any(void *self, const content_id_t *id)
+{
+    memory_region_t **regions = self;
+    int rc = HEDDLE_ERR_NOT_FOUND;
+    for (int i = 0; i < RIG_REGIONS && regions[i] && rc == HEDDLE_ERR_NOT_FOUND; i++)
+        rc = rig_find(regions[i], id);
+    return rc;
+}
+
 static inline rig_reply_t rig_obey(memory_region_t *r, const rig_ask_t *ask)
 {
     digest_t manifest = rig_manifest(ask->version);
+    header_t *header = (header_t *)(void *)((uint8_t *)r->base + r->bytes);
     rig_reply_t reply = {0};
     switch (ask->order) {
     case RIG_BEGIN: reply.rc = memory_region_begin(r, NULL); break;
     case RIG_HALF: memset(r->base, (int)ask->version, r->bytes / 2); break;
     case RIG_FILL: memset(r->base, (int)ask->version, r->bytes); break;
     case RIG_SEAL: reply.rc = memory_region_seal(r, &manifest, r->bytes, NULL); break;
-    case RIG_SEAL_AND_KEEP_THE_LOCK: /* between the two acts of a seal */
-        header_seal((header_t *)(void *)((uint8_t *)r->base + r->bytes), &manifest, r->bytes);
+    case RIG_SEAL_AND_KEEP_THE_LOCK: /* before the last act of a seal */
+        header_put(header, REGION_PUT_CONTENT, &(header_t){.manifest = manifest, .bytes = r->bytes});
+        header_put(header, REGION_PUT_SEALED, NULL);
         break;
     case RIG_ABORT: memory_region_abort(r); break;
     case RIG_DROP: memory_region_drop(r); break;
@@ -254,12 +289,12 @@ static inline rig_reply_t rig_obey(memory_region_t *r, const rig_ask_t *ask)
 
 static inline _Noreturn void rig_run_owner(int orders, const char *name)
 {
-    memory_region_t *r = rig_region(RIG_BYTES);
+    memory_region_t *regions[RIG_REGIONS] = {rig_region(RIG_BYTES)};
     handover_t *h = NULL;
     heddle_error_t e = {0};
     rig_ask_t ask;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (handover_listen(NULL, name, rig_find, r, &h, &e)) _exit(3);
+    if (handover_listen(NULL, name, rig_find_any, regions, &h, &e)) _exit(3);
     rig_reply_t reply = {0};
     (void)!write(orders, &reply, sizeof reply); /* it listens */
     for (;;) {
@@ -268,7 +303,8 @@ static inline _Noreturn void rig_run_owner(int orders, const char *name)
         handover_turn(h, clock_now(clock_system()));
         if (!(polls[0].revents & (POLLIN | POLLHUP))) continue;
         if (read(orders, &ask, sizeof ask) != (ssize_t)sizeof ask) _exit(0);
-        reply = rig_obey(r, &ask);
+        if (!regions[ask.region]) regions[ask.region] = rig_region(RIG_BYTES);
+        reply = rig_obey(regions[ask.region], &ask);
         if (write(orders, &reply, sizeof reply) != (ssize_t)sizeof reply) _exit(0);
     }
 }
@@ -293,9 +329,9 @@ static inline rig_owner_t rig_owner(void)
     return o;
 }
 
-static inline rig_reply_t rig_order(rig_owner_t *o, rig_order_t order, uint64_t version)
+static inline rig_reply_t rig_order_in(rig_owner_t *o, int region, rig_order_t order, uint64_t version)
 {
-    rig_ask_t ask = {order, version};
+    rig_ask_t ask = {order, version, region};
     rig_reply_t reply;
     cr_assert_eq(write(o->orders, &ask, sizeof ask), (ssize_t)sizeof ask);
     cr_assert_eq(read(o->orders, &reply, sizeof reply), (ssize_t)sizeof reply);
@@ -303,12 +339,22 @@ static inline rig_reply_t rig_order(rig_owner_t *o, rig_order_t order, uint64_t 
     return reply;
 }
 
+static inline rig_reply_t rig_order(rig_owner_t *o, rig_order_t order, uint64_t version)
+{
+    return rig_order_in(o, 0, order, version);
+}
+
+static inline content_id_t rig_owner_publishes_in(rig_owner_t *o, int region, uint64_t version)
+{
+    cr_assert_eq(rig_order_in(o, region, RIG_BEGIN, 0).rc, HEDDLE_OK);
+    rig_order_in(o, region, RIG_FILL, version);
+    cr_assert_eq(rig_order_in(o, region, RIG_SEAL, version).rc, HEDDLE_OK);
+    return o->id;
+}
+
 static inline content_id_t rig_owner_publishes(rig_owner_t *o, uint64_t version)
 {
-    cr_assert_eq(rig_order(o, RIG_BEGIN, 0).rc, HEDDLE_OK);
-    rig_order(o, RIG_FILL, version);
-    cr_assert_eq(rig_order(o, RIG_SEAL, version).rc, HEDDLE_OK);
-    return o->id;
+    return rig_owner_publishes_in(o, 0, version);
 }
 
 static inline void rig_kill(rig_owner_t *o)

@@ -26,6 +26,12 @@ static bool says(round_act_t act, note_t note, uint32_t watcher)
 
 /* ---- at the source ---- */
 
+Test(rounds, patience_is_50_ms_and_4_times_what_1_GB_per_second_takes)
+{
+    cr_assert_eq(round_patience_us(0), 50000);
+    cr_assert_eq(round_patience_us(1000000000), 4050000);
+}
+
 Test(rounds, the_first_holder_verifies_for_all)
 {
     round_t r = begun();
@@ -53,7 +59,8 @@ Test(rounds, one_that_comes_much_later_verifies_anew_for_those_that_come_with_it
     cr_assert(says(round_step(&r, ROUND_GOOD, 8, later + 5), NOTE_VERIFIED, ROUND_ALL));
     cr_assert(says(round_step(&r, ROUND_HELD, 4, later + 5), NOTE_VERIFIED, 4));
     cr_assert(says(round_step(&r, ROUND_HELD, 3, 2 * later + 5), NOTE_VERIFY, 3));
-    cr_assert(says(round_step(&r, ROUND_BAD, 3, 2 * later + 6), NOTE_VERIFY, ROUND_ALL), "damaged meanwhile");
+    cr_assert(says(round_step(&r, ROUND_BAD, 3, 2 * later + 6), NOTE_DOUBTED, ROUND_ALL),
+              "damaged meanwhile");
 }
 
 /* It gave the content up, and with it what it was told: whatever it is to the round, it has to be told anew. */
@@ -94,7 +101,7 @@ Test(rounds, a_verdict_counts_once_and_only_from_a_process_that_has_to_give_one)
     cr_assert_not(round_step(&r, ROUND_BAD, 4, 0).is_any);
     cr_assert_eq(r.state, ROUND_VERIFYING);
     (void)round_step(&r, ROUND_HELD, 1, 0);
-    cr_assert(says(round_step(&r, ROUND_BAD, 1, 0), NOTE_VERIFY, ROUND_ALL));
+    cr_assert(says(round_step(&r, ROUND_BAD, 1, 0), NOTE_DOUBTED, ROUND_ALL));
     cr_assert_not(round_step(&r, ROUND_BAD, 1, 0).is_any, "the same one again");
     cr_assert_not(round_step(&r, ROUND_GOOD, 1, 0).is_any, "it has said the opposite");
     cr_assert(r.state == ROUND_DOUBTED && r.members[1].state == MEMBER_BAD);
@@ -129,10 +136,10 @@ Test(rounds, one_that_finds_bad_bytes_ends_the_trust_of_all)
         for (uint32_t k = 1; k <= 3; k++) (void)round_step(&r, ROUND_HELD, k, 0);
         if (i == WHILE_LATE) (void)round_step(&r, ROUND_TIME, 0, r.due_us);
         if (i == AFTER_ANOTHERS_GOOD || i == AFTER_ITS_OWN_GOOD) (void)round_step(&r, ROUND_GOOD, 1, 0);
-        cr_assert(says(round_step(&r, ROUND_BAD, finder, 0), NOTE_VERIFY, ROUND_ALL), "%d", i);
+        cr_assert(says(round_step(&r, ROUND_BAD, finder, 0), NOTE_DOUBTED, ROUND_ALL), "%d", i);
         cr_assert(r.state == ROUND_DOUBTED && r.due_us == CLOCK_NEVER, "%d", i);
         cr_assert_not(round_step(&r, ROUND_GOOD, 3, 0).is_any, "%d: others find them good", i);
-        cr_assert(says(round_step(&r, ROUND_HELD, 4, 0), NOTE_VERIFY, 4), "%d: a late one", i);
+        cr_assert(says(round_step(&r, ROUND_HELD, 4, 0), NOTE_DOUBTED, 4), "%d: a late one", i);
         cr_assert(says(round_step(&r, ROUND_BAD, 4, 0), NOTE_SPOILED, ROUND_ALL), "%d: a second one", i);
         cr_assert(says(round_step(&r, ROUND_HELD, 5, 0), NOTE_SPOILED, 5), "%d", i);
         cr_assert_not(round_step(&r, ROUND_BAD, 5, 0).is_any, "%d: nothing is left to say", i);
@@ -146,10 +153,10 @@ Test(rounds, a_process_that_comes_back_is_no_second_one)
     (void)round_step(&r, ROUND_HELD, 1, 0);
     (void)round_step(&r, ROUND_BAD, 1, 0);
     cr_assert_not(round_step(&r, ROUND_GONE, 1, 0).is_any);
-    cr_assert(says(round_step(&r, ROUND_HELD, 2, 0), NOTE_VERIFY, 2));
+    cr_assert(says(round_step(&r, ROUND_HELD, 2, 0), NOTE_DOUBTED, 2));
     cr_assert_not(round_step(&r, ROUND_BAD, 2, 0).is_any);
     cr_assert_eq(r.state, ROUND_DOUBTED);
-    cr_assert(says(round_step(&r, ROUND_HELD, 3, 0), NOTE_VERIFY, 3));
+    cr_assert(says(round_step(&r, ROUND_HELD, 3, 0), NOTE_DOUBTED, 3));
     cr_assert(says(round_step(&r, ROUND_BAD, 3, 0), NOTE_SPOILED, ROUND_ALL));
 }
 
@@ -199,7 +206,7 @@ static void step(world_t *w, round_event_t event, uint32_t member)
     w->good += event == ROUND_GOOD && has_no_verdict;
     w->bad += event == ROUND_BAD && (has_no_verdict || was == MEMBER_GOOD);
     w->is_doubted |= w->bad > 0;
-    bool was_verifying = w->round.state == ROUND_VERIFYING, was_old = is_old(w);
+    bool was_old = is_old(w);
     bool was_verified = w->round.state == ROUND_VERIFIED;
     uint64_t now_us = event == ROUND_TIME && w->round.due_us > w->now_us ? w->round.due_us : w->now_us;
     round_act_t act = round_step(&w->round, event, member, now_us);
@@ -212,8 +219,9 @@ static void step(world_t *w, round_event_t event, uint32_t member)
             cr_assert(state == MEMBER_ASKED || state == MEMBER_NONE || state == MEMBER_GOOD,
                       "those that use it are not waited for");
         }
-    if (act.is_any && act.note == NOTE_VERIFY && was_verifying && !w->is_doubted)
+    if (act.is_any && act.note == NOTE_VERIFY)
         cr_assert_eq(w->round.members[act.watcher].state, MEMBER_ASKED);
+    if (act.is_any && act.note == NOTE_DOUBTED) cr_assert(w->is_doubted);
     if (act.is_any && act.note == NOTE_VERIFIED) cr_assert(w->good && !w->is_doubted);
     if (act.is_any && act.note == NOTE_SPOILED) cr_assert_geq(w->bad, 2, "two processes");
 }
@@ -291,13 +299,13 @@ Test(claims, each_cell)
         {CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        const claim_state_t next[] = {ROWS[i].verify, ROWS[i].verified, ROWS[i].spoiled};
-        const note_t notes[] = {NOTE_VERIFY, NOTE_VERIFIED, NOTE_SPOILED};
+        const claim_state_t next[] = {ROWS[i].verify, ROWS[i].verify, ROWS[i].verified, ROWS[i].spoiled};
+        const note_t notes[] = {NOTE_VERIFY, NOTE_DOUBTED, NOTE_VERIFIED, NOTE_SPOILED};
         note_t told = NOTE_GONE;
         claim_t c;
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 4; k++) {
             c = claim(ROWS[i].from);
-            cr_assert(claim_hear(&c, notes[k], &ID));
+            cr_assert(claim_receive(&c, notes[k], &ID));
             cr_assert_eq(c.state, next[k]);
         }
         c = claim(ROWS[i].from);
@@ -321,7 +329,7 @@ Test(claims, a_note_about_another_content_changes_nothing)
         if (i == 1) other.identity[5] ^= 1;
         if (i == 2) other.manifest.b[31] ^= 1;
         claim_t c = claim(CLAIM_WAITING);
-        cr_assert_not(claim_hear(&c, NOTE_VERIFIED, &other));
+        cr_assert_not(claim_receive(&c, NOTE_VERIFIED, &other));
         cr_assert_eq(c.state, CLAIM_WAITING);
     }
 }
@@ -336,6 +344,6 @@ Test(claims, a_silent_source_is_not_waited_for)
     cr_assert_eq(c.state, CLAIM_VERIFYING);
     claim_begin(&c, &ID, BYTES, true, 1000);
     cr_assert_eq(c.state, CLAIM_VERIFYING, "--verify each");
-    cr_assert(claim_hear(&c, NOTE_VERIFIED, &ID));
+    cr_assert(claim_receive(&c, NOTE_VERIFIED, &ID));
     cr_assert_eq(c.state, CLAIM_VERIFYING, "whatever others have found");
 }

@@ -18,7 +18,7 @@ static void finish(void) { plan_fini(&P); }
 static void start_with(plan_shape_t shape, uint64_t bytes)
 {
     plan_init(&P, 2, shape, bytes);
-    plan_publisher(&P, PUBLISHER, 0);
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
 }
 
 /* Named after its number, so that the order of the numbers is that of the chain. */
@@ -42,6 +42,22 @@ static void begin(void)
 static void wave(uint64_t first, uint64_t last)
 {
     for (uint64_t token = first; token <= last; token++) cr_assert(add(token, 0));
+    begin();
+}
+
+static void add_last_resort(uint64_t token)
+{
+    char name[32];
+    snprintf(name, sizeof name, "x%06u", (unsigned)token);
+    cr_assert(
+        plan_add(&P, &(plan_member_t){.token = token, .name = name, .zone = "", .is_last_resort = true}));
+}
+
+/* Relays from number 11 on, and behind them last resorts from number 1011 on: a rollout begins. */
+static void wave_with_last_resorts(uint32_t relays, uint32_t last)
+{
+    for (uint64_t i = 0; i < relays; i++) cr_assert(add(11 + i, 0));
+    for (uint64_t i = 0; i < last; i++) add_last_resort(1011 + i);
     begin();
 }
 
@@ -86,6 +102,33 @@ static const char *list_text(uint64_t token, uint32_t half)
     return to;
 }
 
+/* Halves of the chunks that lists begin with the member for. */
+static uint32_t halves_of(uint64_t token)
+{
+    uint32_t halves = 0;
+    for (size_t i = 0; i < P.count; i++)
+        for (uint32_t half = 1; half <= 2 && P.rows[i]->fetch >= PLAN_FETCHING; half++) {
+            uint32_t count;
+            const uint64_t *tokens = list_for(P.rows[i], half, &count);
+            halves += count && tokens[0] == token;
+        }
+    return halves;
+}
+
+/* Relays send `halves` in all, and none more than its share of them, or than all bytes. */
+static void check_shares(uint32_t relays, uint32_t last, uint32_t halves)
+{
+    uint32_t share = (halves + relays - 1) / relays;
+    if (share < PLAN_HALVES) share = PLAN_HALVES;
+    for (uint64_t token = 11; token < 11 + relays; token++) {
+        cr_assert_leq(halves_of(token), share, "%u halves out of one of %u, %u last resorts",
+                      halves_of(token), relays, last);
+        cr_assert_eq(plan_row(&P, token)->load, halves_of(token));
+    }
+    for (uint64_t token = 1011; token < 1011 + last; token++) cr_assert_eq(halves_of(token), 0);
+    cr_assert_eq(halves_of(PUBLISHER), PLAN_HALVES, "%u relays, %u last resorts", relays, last);
+}
+
 /* ---- any memberships ---- */
 
 enum { MOST = 60 };
@@ -93,10 +136,13 @@ enum { MOST = 60 };
 /* What the test knows of the members, by token. */
 typedef struct {
     plan_t plan;
-    uint64_t seed, rng, next_token, place_of[4096];
+    uint64_t seed, rng, next_token, publisher, place_of[4096];
     uint64_t alive[MOST];
     uint32_t count;
-    bool has_limited;
+    bool is_well;                 /* each of them is, and stays so */
+    bool has_publisher_gone;      /* at times it goes, and comes back */
+    bool has_limited, has_blamed; /* in a version before */
+    bool has_lost[4096];          /* it asked for sources without some, and may be named one that is stuck */
 } any_t;
 
 static uint64_t below(any_t *a, uint64_t limit)
@@ -107,7 +153,7 @@ static uint64_t below(any_t *a, uint64_t limit)
     return a->rng % limit;
 }
 
-/* In a chain most have a place, and limited ones may be leaves. */
+/* In a chain most have a place.  Where some have a limited rate, some are last resorts. */
 static uint64_t join(any_t *a)
 {
     char name[24], zone[8];
@@ -120,7 +166,10 @@ static uint64_t join(any_t *a)
                        .name = name,
                        .zone = zone,
                        .is_limited = a->has_limited && !below(a, 5),
-                       .is_leaf = a->has_limited && is_chain && !below(a, 8)};
+                       .blamed_ms = a->has_blamed && !below(a, 6) ? 1 + below(a, 9) : 0,
+                       .is_last_resort =
+                           a->has_limited && (is_chain ? !below(a, 8) : (token * 7 + a->seed) % 8 == 0)};
+    m.is_limited |= m.blamed_ms != 0;
     cr_assert(plan_add(&a->plan, &m));
     a->place_of[token] = m.place;
     a->alive[a->count++] = token;
@@ -133,40 +182,113 @@ static void leave(any_t *a, uint32_t at)
     a->alive[at] = a->alive[--a->count];
 }
 
-static void open_any(any_t *a, uint64_t seed, plan_shape_t shape, uint64_t bytes)
+static void open_with(any_t *a, uint64_t seed, plan_shape_t shape, uint64_t bytes, bool is_well)
 {
-    *a = (any_t){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull | 1, .next_token = 100};
+    *a = (any_t){.seed = seed,
+                 .rng = seed * 0x9e3779b97f4a7c15ull | 1,
+                 .next_token = 100,
+                 .publisher = PUBLISHER,
+                 .is_well = is_well};
     plan_init(&a->plan, seed, shape, bytes);
-    plan_publisher(&a->plan, PUBLISHER, below(a, 2) ? 1 + below(a, 8) : 0);
-    a->has_limited = !below(a, 4);
+    plan_publisher(&a->plan, PUBLISHER, PUBLISHER_SERVES, below(a, 2) ? 1 + below(a, 8) : 0);
+    a->has_limited = !below(a, 4) && !is_well;
+    a->has_blamed = !below(a, 4) && !is_well;
     for (uint64_t count = 1 + below(a, MOST - 20); a->count < count;) join(a);
     plan_begin(&a->plan);
     plan_make_all(&a->plan);
+}
+
+static void open_any(any_t *a, uint64_t seed, plan_shape_t shape, uint64_t bytes)
+{
+    open_with(a, seed, shape, bytes, false);
+}
+
+/* It has no source of a half, or one that is stuck: it was all that there was. */
+static bool has_none(const plan_t *p, const plan_row_t *row)
+{
+    bool is_without = false;
+    for (uint32_t half = 1; half <= 2; half++) {
+        uint32_t count;
+        const uint64_t *tokens = list_for(row, half, &count);
+        const plan_row_t *first = count ? plan_row(p, tokens[0]) : NULL;
+        is_without |= !count || (first && first->has == PLAN_PARTS && first->fetch != PLAN_FETCHING);
+    }
+    return is_without && (row->has == PLAN_PARTS || row->fetch >= PLAN_FETCHING) &&
+           row->fetch != PLAN_WAITING;
+}
+
+/* The publisher goes, one that lacks it may say so, and it comes back, in a new session.  Those that have no source then
+ * ask. */
+static void lose_publisher(any_t *a, uint64_t token)
+{
+    uint64_t place = a->plan.publisher.place, lost = a->publisher;
+    plan_publisher(&a->plan, 0, PUBLISHER_LOST, place);
+    settle(&a->plan);
+    if (below(a, 2)) {
+        plan_make(&a->plan, token, &lost, 1);
+        a->has_lost[token] = true;
+        settle(&a->plan);
+    }
+    a->publisher = a->next_token++;
+    plan_publisher(&a->plan, a->publisher, PUBLISHER_SERVES, place);
+    plan_came_back(&a->plan, lost, a->publisher);
+    for (uint32_t i = 0; i < a->count; i++)
+        if (has_none(&a->plan, plan_row(&a->plan, a->alive[i]))) plan_make(&a->plan, a->alive[i], NULL, 0);
+    settle(&a->plan);
 }
 
 /* Something happens to one of them. */
 static void end_one(any_t *a)
 {
     uint32_t at = (uint32_t)below(a, a->count);
-    uint64_t token = a->alive[at], lost[2] = {PUBLISHER, a->alive[below(a, a->count)]};
-    switch (below(a, 9)) {
+    uint64_t token = a->alive[at], lost[2] = {a->publisher, a->alive[below(a, a->count)]};
+    switch (below(a, a->has_publisher_gone ? 10 : 9)) {
     case 0: leave(a, at); break;
     case 1: plan_done(&a->plan, token); break;
     case 2: plan_stuck(&a->plan, token); break;
     case 3: plan_have(&a->plan, token, true, 0); break;
-    case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
+    case 4:
+        plan_make(&a->plan, token, lost, (uint32_t)below(a, 3));
+        a->has_lost[token] = true;
+        break;
     case 5: plan_loads(&a->plan, token, true); break;
     case 6:
         a->alive[at] = a->next_token++;
         cr_assert(plan_renew(&a->plan, token, a->alive[at]));
+        a->has_lost[a->alive[at]] = a->has_lost[token];
         break;
     case 7: put_last(&a->plan, token); break;
     case 8:
         plan_give_way(&a->plan, token);
         plan_make(&a->plan, token, lost, 1);
+        a->has_lost[token] = true;
         break;
+    case 9: lose_publisher(a, token); break;
     }
     settle(&a->plan);
+}
+
+/* One joins, or goes (false): the plan knows that at once, or first from one that read from it. */
+static inline bool come_and_go(any_t *a)
+{
+    if (a->count < 3 || (a->count < MOST && below(a, 2))) {
+        plan_make(&a->plan, join(a), NULL, 0);
+        settle(&a->plan);
+        return true;
+    }
+    uint32_t at = (uint32_t)below(a, a->count);
+    uint64_t gone = a->alive[at];
+    for (uint32_t i = 0; i < a->count; i++) {
+        const plan_row_t *row = plan_row(&a->plan, a->alive[i]);
+        if (row->fetch != PLAN_FETCHING || !row->source_count || row->sources[0] != gone || below(a, 2))
+            continue;
+        plan_make(&a->plan, row->token, &gone, 1);
+        a->has_lost[row->token] = true;
+        settle(&a->plan);
+    }
+    leave(a, at);
+    settle(&a->plan);
+    return false;
 }
 
 /* One more joins, or something happens. */
@@ -188,6 +310,223 @@ static lists_t lists_now(const any_t *a, uint32_t at)
     memcpy(lists.sources, row->sources, row->source_count * sizeof(uint64_t));
     memcpy(lists.others, row->others, row->other_count * sizeof(uint64_t));
     return lists;
+}
+
+/* ---- what holds after each step ---- */
+
+/* The row that the member gets this half from; *ret_is_there: that is the publisher, or one that has all bytes. */
+static const plan_row_t *next_on_way(const any_t *a, const plan_row_t *row, uint32_t half, bool *ret_is_there)
+{
+    *ret_is_there = false;
+    if (row->fetch == PLAN_WAITING) return plan_row(&a->plan, plan_waits_for(&a->plan, row->token));
+    uint32_t count;
+    const uint64_t *tokens = list_for(row, half, &count);
+    *ret_is_there = count && tokens[0] == plan_server(&a->plan);
+    const plan_row_t *next = count ? plan_row(&a->plan, tokens[0]) : NULL;
+    *ret_is_there |= next && next->has != PLAN_PARTS;
+    *ret_is_there |= next && next->fetch == PLAN_STUCK && a->has_lost[row->token];
+    return next;
+}
+
+/* Over first sources each half of the chunks comes to each member that fetches or waits, and none of those that it
+ * passes is stuck or has given up. */
+static void check_ways(const any_t *a)
+{
+    for (size_t i = 0; i < a->plan.count; i++)
+        for (uint32_t half = 1; half <= 2; half++) {
+            const plan_row_t *row = a->plan.rows[i];
+            bool is_there = row->has != PLAN_PARTS || row->fetch < PLAN_WAITING;
+            for (uint32_t steps = 0; !is_there; steps++) {
+                row = next_on_way(a, row, half, &is_there);
+                cr_assert(steps <= 2 * MOST, "seed %llu: a circle", (unsigned long long)a->seed);
+                cr_assert(is_there || (row && row->fetch == PLAN_FETCHING),
+                          "seed %llu: half %u comes to %s from nowhere, by %s", (unsigned long long)a->seed,
+                          half, a->plan.rows[i]->key.text, row ? row->key.text : "none");
+            }
+        }
+}
+
+/* It is, or its place, by its own wish, not as it was blamed. */
+static bool takes_little(const plan_row_t *row)
+{
+    bool is_limited = row->key.rank == PLAN_LIMITED || row->station->key.rank == PLAN_LIMITED;
+    return is_limited && !plan_station_is_blamed(row->station);
+}
+
+/* It takes as much as any: it has no limited rate, or it was blamed, maybe wrongly, and it is not stuck. */
+static bool takes_all(const plan_row_t *row) { return row->fetch == PLAN_FETCHING && !takes_little(row); }
+
+/* Halves of the chunks that come into the station over the network: one copy, beside those of fetches that are
+ * stuck. */
+static void check_inlet(const any_t *a, const plan_station_t *station)
+{
+    uint32_t halves = 0;
+    for (size_t i = 0; i < station->count; i++)
+        for (uint32_t half = 1; half <= 2; half++) {
+            const plan_row_t *row = station->rows[i];
+            if (row->fetch != PLAN_FETCHING) continue;
+            uint32_t count;
+            const uint64_t *tokens = list_for(row, half, &count);
+            const plan_row_t *source = count ? plan_row(&a->plan, tokens[0]) : NULL;
+            bool is_here =
+                source ? source->station == station : plan_is_publishers_place(&a->plan, station->place);
+            halves += count && !is_here;
+        }
+    cr_assert_leq(halves, PLAN_HALVES, "seed %llu: %u halves into %s", (unsigned long long)a->seed, halves,
+                  station->key.text);
+}
+
+/* Halves more than those of all bytes that leave a station, where those that give nothing take all bytes,
+ * last resorts among them, and the others send the same.  Of those so many have joined, and serve later
+ * ones alone. */
+static uint32_t more_of(const plan_t *p, uint32_t joined)
+{
+    uint32_t relays = 0, takers = 0, last = 0;
+    for (size_t i = 0; i < p->station_count; i++) {
+        const plan_station_t *station = p->chain[i];
+        if (plan_is_publishers_place(p, station->place)) continue;
+        relays += !plan_station_is_limited(station);
+        last += plan_station_is_last_resort(station);
+        takers += !plan_station_is_limited(station) || plan_station_is_last_resort(station) ||
+                  plan_station_is_blamed(station);
+    }
+    uint32_t least = relays > joined ? relays - joined : 1;
+    return last ? (PLAN_HALVES * takers + least - 1) / least - PLAN_HALVES : 0;
+}
+
+/* What the publisher is counted to send is what lists begin with it for. */
+static void check_load_of_publisher(const any_t *a)
+{
+    const plan_t *p = &a->plan;
+    uint32_t load = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        const plan_row_t *row = p->rows[i];
+        bool takes_next_to_nothing = p->shape == PLAN_TWO_TREE &&
+                                     (row->fetch == PLAN_STUCK || (row->station->key.rank == PLAN_LIMITED &&
+                                                                   !plan_station_is_blamed(row->station)));
+        if (row->fetch < PLAN_FETCHING || takes_next_to_nothing ||
+            plan_is_publishers_place(p, row->station->place))
+            continue;
+        for (uint32_t half = 1; half <= 2; half++) {
+            uint32_t count;
+            const uint64_t *tokens = list_for(row, half, &count);
+            load += count && tokens[0] == plan_server(p);
+        }
+    }
+    cr_assert_eq(p->publisher_load, load, "seed %llu: %u halves out of the publisher, counted as %u",
+                 (unsigned long long)a->seed, load, p->publisher_load);
+}
+
+static inline uint32_t most_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* Of those that were there at the beginning so many serve others.  Where none does, the publisher serves all that
+ * come. */
+static inline uint32_t first_relays(const plan_t *p)
+{
+    uint32_t relays = 0;
+    for (size_t i = 0; i < p->station_count; i++)
+        relays += !p->chain[i]->key.wave && !plan_station_is_limited(p->chain[i]) &&
+                  !plan_is_publishers_place(p, p->chain[i]->place);
+    return relays;
+}
+
+static inline bool has_relay(const plan_t *p) { return first_relays(p) > 0; }
+
+/* Halves that may leave a station, or the publisher.  Those that were blamed take as much as any and give nothing:
+ * others send half as much again for them, and all bytes twice where fewer than two of those that were there at the
+ * beginning serve others. */
+static inline uint32_t most_halves(const any_t *a)
+{
+    if (!a->has_blamed) return PLAN_HALVES;
+    return first_relays(&a->plan) < 2 ? 2 * PLAN_HALVES : PLAN_HALVES + 1;
+}
+
+/* Halves that may leave the publisher, where `more` may leave a station for last resorts. */
+static inline uint32_t most_of_publisher(const any_t *a, uint32_t more)
+{
+    return most_halves(a) + (has_relay(&a->plan) ? 0 : more);
+}
+
+/* Halves of the chunks that leave each station over the network, by their first sources: at most so many; and the
+ * publisher.  Returns what leaves the one that sends most. */
+static uint32_t check_uplinks(const any_t *a, uint32_t most, uint32_t most_of_publisher)
+{
+    const plan_t *p = &a->plan;
+    static uint32_t out[4096];
+    uint32_t of_publisher = 0, found = 0;
+    memset(out, 0, sizeof out);
+    for (size_t i = 0; i < p->count; i++)
+        for (uint32_t half = 1; half <= 2 && takes_all(p->rows[i]); half++) {
+            const plan_row_t *row = p->rows[i];
+            uint32_t count;
+            const uint64_t *tokens = list_for(row, half, &count);
+            const plan_row_t *source = count ? plan_row(p, tokens[0]) : NULL;
+            bool is_of_publisher = count && !source && !plan_is_publishers_place(p, row->station->place);
+            of_publisher += is_of_publisher;
+            if (source && source->station != row->station) out[source->station->rows[0]->token]++;
+        }
+    for (size_t i = 0; i < p->station_count; i++) {
+        uint32_t halves = out[p->chain[i]->rows[0]->token];
+        check_inlet(a, p->chain[i]);
+        cr_assert_leq(halves, most, "seed %llu: %u halves out of %s", (unsigned long long)a->seed, halves,
+                      p->chain[i]->key.text);
+        if (halves > found) found = halves;
+    }
+    cr_assert_leq(of_publisher, most_of_publisher, "seed %llu: %u halves out of the publisher",
+                  (unsigned long long)a->seed, of_publisher);
+    return found;
+}
+
+/* The source may be named to the member for this half. */
+static bool may_serve(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)
+{
+    plan_row_t probe = *row;
+    probe.half = row->half ? half : 0;
+    probe.sources[0] = token;
+    probe.source_count = 1;
+    probe.other_count = 0;
+    return !plan_sources_is_torn(p, &probe);
+}
+
+/* One of another place that serves others without need, and may serve the member. */
+static bool is_possible(const plan_t *p, const plan_row_t *row, const plan_row_t *source, uint32_t half)
+{
+    bool is_well = source->station != row->station && !plan_row_is_last_resort(source) &&
+                   !source->is_demoted && !plan_is_publishers_place(p, source->station->place) &&
+                   (source->has == PLAN_WHOLE || source->fetch == PLAN_FETCHING);
+    bool is_behind_limited =
+        plan_station_is_limited(source->station) && !plan_station_is_limited(row->station);
+    return is_well && !is_behind_limited && may_serve(p, row, source->token, half);
+}
+
+/* Its list has a second source for each half, where there is one. */
+static void check_second(const any_t *a, const plan_row_t *row)
+{
+    const plan_t *p = &a->plan;
+    bool is_of_publisher = row->is_cut_off || plan_is_publishers_place(p, row->station->place);
+    for (uint32_t half = 1; half <= 2 && row->fetch == PLAN_FETCHING && !is_of_publisher; half++) {
+        uint32_t count;
+        const uint64_t *tokens = list_for(row, half, &count);
+        if (count != 1) continue;
+        cr_assert_eq(tokens[0], plan_server(p), "seed %llu: %s has one source of half %u",
+                     (unsigned long long)a->seed, row->key.text, half);
+        for (size_t i = 0; i < p->count; i++)
+            cr_assert_not(is_possible(p, row, p->rows[i], half),
+                          "seed %llu: %s may fetch from %s too, half %u", (unsigned long long)a->seed,
+                          row->key.text, p->rows[i]->key.text, half);
+    }
+}
+
+/* Each list as it is when it is made anew. */
+static void check_seconds(any_t *a)
+{
+    for (uint32_t i = 0; i < a->count; i++) {
+        const plan_row_t *row = plan_row(&a->plan, a->alive[i]);
+        if (row->fetch != PLAN_FETCHING) continue;
+        plan_make(&a->plan, row->token, NULL, 0);
+        check_second(a, row);
+        settle(&a->plan);
+    }
 }
 
 /* One member joins: the lists of the others stay. */

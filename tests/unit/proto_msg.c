@@ -67,6 +67,30 @@ Test(msg, round_trip_of_every_field)
     }
 }
 
+/* As messages of a version are, that come to each process. */
+Test(msg, what_is_small_takes_no_memory_of_the_heap)
+{
+    msg_t m = {.type = MSG_RELEASE, .release = {.token = 1, .version = 2, .adapter = "policy"}}, back;
+    buf_t b = {0};
+    cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);
+    cr_assert_eq(msg_decode(buf_view(&b), &back, NULL), HEDDLE_OK);
+    const uint8_t *at = (const uint8_t *)back.release.adapter;
+    cr_assert(!back.arena.blocks && at >= back.room && at < back.room + sizeof back.room);
+    cr_assert_str_eq(back.release.adapter, "policy");
+    msg_fini(&back);
+    buf_fini(&b);
+    static msg_peer_t peers[100];
+    for (int i = 0; i < 100; i++) peers[i].life.b[0] = (uint8_t)(i + 1);
+    m = (msg_t){.type = MSG_PEERS, .peers = {.token = 1, .peers = peers, .peer_count = 100}};
+    cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);
+    cr_assert_eq(msg_decode(buf_view(&b), &back, NULL), HEDDLE_OK);
+    cr_assert_not_null(back.arena.blocks, "what is larger has memory of its own");
+    for (int i = 0; i < 100; i++) cr_assert_eq(back.peers.peers[i].life.b[0], i + 1);
+    msg_fini(&back);
+    cr_assert_null(back.arena.blocks);
+    buf_fini(&b);
+}
+
 Test(msg, encoder_agrees_with_a_second_one)
 {
     for (size_t i = 0; i < TYPE_COUNT; i++) {
@@ -227,11 +251,13 @@ Test(encode, bytes_that_are_not_utf8_become_question_marks)
 }
 
 /* core/limits.h: a join with 256 adapters and all it holds is the largest frame. */
-Test(encode, largest_join_fits)
+static void check_largest_join(uint32_t fetched_count)
 {
     static char names[LIMIT_HELD][HEDDLE_NAME_MAX + 1];
     static msg_held_t held[LIMIT_HELD];
     static msg_subscription_t adapters[LIMIT_ADAPTERS_PER_WORKER];
+    static msg_fetched_t fetched[LIMIT_ADAPTERS_PER_WORKER];
+    static uint64_t tokens[LIMIT_FORMER_TOKENS];
     static const char *labels[LIMIT_LABELS], *devices[LIMIT_DEVICES];
     static char label[2 * HEDDLE_NAME_MAX + 2], dir[LIMIT_TEXT_BYTES + 1], address[LIMIT_ADDRESS_BYTES];
     memset(label, 'l', 2 * HEDDLE_NAME_MAX + 1);
@@ -239,7 +265,7 @@ Test(encode, largest_join_fits)
     for (size_t i = 0; i < LIMIT_HELD; i++) {
         snprintf(names[i], sizeof names[i], "%0128zu", i);
         held[i] = (msg_held_t){names[i], LIMIT_EXACT, HELD_ACTIVE, {{1}}};
-        if (i >= LIMIT_HELD_WHOLE) continue;
+        if (i >= LIMIT_HELD_WHOLE - 2 * fetched_count) continue;
         msg_held_t *h = &held[i];
         h->connect_us = h->fetch_us = h->verify_us = h->stage_us = h->activate_us = h->age_us = LIMIT_EXACT;
         h->region = (msg_region_t){{{1}}, LIMIT_EXACT};
@@ -248,6 +274,15 @@ Test(encode, largest_join_fits)
     }
     for (size_t i = 0; i < LIMIT_ADAPTERS_PER_WORKER; i++)
         adapters[i] = (msg_subscription_t){names[i], LIMIT_EXACT, LIMIT_EXACT};
+    memset(tokens, 0xff, sizeof tokens);
+    for (size_t i = 0; i < LIMIT_ADAPTERS_PER_WORKER; i++)
+        fetched[i] = (msg_fetched_t){.adapter = names[i],
+                                     .version = LIMIT_EXACT,
+                                     .half = 2,
+                                     .sources = tokens,
+                                     .source_count = LIMIT_SOURCES,
+                                     .others = tokens,
+                                     .other_count = LIMIT_SOURCES};
     for (size_t i = 0; i < LIMIT_LABELS; i++) labels[i] = label;
     for (size_t i = 0; i < LIMIT_DEVICES; i++) devices[i] = names[i];
     msg_t m = {.type = MSG_JOIN,
@@ -262,6 +297,10 @@ Test(encode, largest_join_fits)
                         .adapter_count = LIMIT_ADAPTERS_PER_WORKER,
                         .held = held,
                         .held_count = LIMIT_HELD,
+                        .fetched = fetched,
+                        .fetched_count = fetched_count,
+                        .former_tokens = tokens,
+                        .former_count = LIMIT_FORMER_TOKENS,
                         .devices = devices,
                         .device_count = LIMIT_DEVICES,
                         .address = {address, sizeof address},
@@ -286,6 +325,12 @@ Test(encode, largest_join_fits)
     cr_assert_str_eq(back.join.held[LIMIT_HELD - 1].adapter, names[LIMIT_HELD - 1]);
     msg_fini(&back);
     buf_fini(&b);
+}
+
+Test(encode, largest_join_fits)
+{
+    check_largest_join(0);
+    check_largest_join(LIMIT_ADAPTERS_PER_WORKER);
 }
 
 /* --- every field: required, kind, limit --- */

@@ -2,8 +2,8 @@
 /* What must be refused before anything is decoded, and costs no memory: the list of hazards of msgpack
  * decoders. */
 #include "core/limits.h"
+#include "core/utf8.h"
 #include "proto/scan.h"
-#include "proto/utf8.h"
 
 #include <criterion/criterion.h>
 
@@ -287,4 +287,26 @@ Test(utf8, cleaning_keeps_what_is_good)
     cr_assert_str_eq(buf_text(&b), "a?\xc3\xa9???z?");
     cr_assert_eq(b.bytes, 9);
     buf_fini(&b);
+}
+
+/* A tree lies on the stack of its reader as far as it fits. */
+Test(scan, a_small_tree_takes_no_memory_of_the_heap)
+{
+    enum { MANY = 1000 };
+    uint8_t bytes[3 + MANY] = {0xdc, MANY >> 8, MANY & 255};
+    scan_tree_t tree;
+    for (int i = 0; i < MANY; i++) bytes[3 + i] = (uint8_t)(i & 127);
+    cr_assert_eq(scan_decode(bytes_of("\x92\x01\x81\xa1k\xa1v", 7), &LIMITS, "frame", &tree, NULL),
+                 HEDDLE_OK);
+    const msgpack_object *item = tree.root.via.array.ptr;
+    cr_assert(!tree.zone.chunk_list.head && (const char *)item == tree.first);
+    cr_assert(tree.root.via.array.size == 2 && item[1].via.map.ptr[0].val.via.str.ptr[0] == 'v');
+    scan_end(&tree);
+    cr_assert_eq(scan_decode(bytes_of(bytes, sizeof bytes), &LIMITS, "frame", &tree, NULL), HEDDLE_OK);
+    cr_assert_not_null(tree.zone.chunk_list.head);
+    for (int i = 0; i < MANY; i++) cr_assert_eq(tree.root.via.array.ptr[i].via.u64, (uint64_t)(i & 127));
+    scan_end(&tree);
+    scan_end(&tree);
+    cr_assert_neq(scan_decode(bytes_of("\xc1", 1), &LIMITS, "frame", &tree, NULL), HEDDLE_OK);
+    scan_end(&tree);
 }

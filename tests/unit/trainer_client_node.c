@@ -52,6 +52,12 @@ Test(unopened, another_writer_is_named_and_takeover_is_said_once, .fini = close_
     rejoin(0);
     cr_assert_not(sent(MSG_OPEN)->open.takeover);
     cr_assert_eq(sent(MSG_OPEN)->open.prev_token, TOKEN);
+    uint64_t first = w.token;
+    w.token += 1ull << 32; /* the broker is started again, twice */
+    rejoin(0);
+    rejoin(0);
+    cr_assert_eq(sent(MSG_OPEN)->open.former_count, 1);
+    cr_assert_eq(sent(MSG_OPEN)->open.former_tokens[0], first);
 }
 
 Test(node, a_refusal_that_may_pass_is_told_and_tried_again)

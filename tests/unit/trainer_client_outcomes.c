@@ -318,7 +318,7 @@ Test(outcomes, late_without_a_word_is_the_deadline, .init = start, .fini = stop)
 {
     heddle_error_t error;
     outcome_row_t *row = row_with("staging", "", 0, 0, 0);
-    row->heard_us = 0;
+    row->received_us = 0;
     cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(error.found, "the broker has not reported which workers take it");
 }

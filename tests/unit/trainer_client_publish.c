@@ -300,6 +300,15 @@ Test(joined, what_is_put_off_takes_its_time_from_the_deadline)
     cr_assert_not_null(strstr(error.message, "the broker has just started"), "%s", error.message);
 }
 
+/* The time at which it would be sent again comes while there is no session to send it in. */
+Test(joined, what_is_put_off_wakes_no_loop_that_cannot_send_it)
+{
+    publish_one("id-1");
+    settles(100);
+    leave();
+    cr_assert_gt(tick(), w.now);
+}
+
 /* The broker said that it has not recorded it: no region waits for its word. */
 Test(joined, what_is_put_off_and_given_up_holds_no_region)
 {

@@ -264,12 +264,14 @@ Test(joined, a_take_that_was_given_up_leaves_its_region_to_the_next_one)
     cr_assert_eq(maps(), 1);
 }
 
-/* A take of another size without giving the first one up. */
+/* A take of another size without giving the first one up, whose region was made meanwhile. */
 Test(joined, a_take_of_another_size_is_another_one)
 {
     item_t *large = make(300000);
-    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = 4096}};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = 3 << 20}};
+    cr_assert_lt(c.take.bytes, pack_bytes(large->pack));
     publisher_node_do(w.node, &c, w.now);
+    cr_assert(command_is_making(&c));
     work();
     cr_assert_eq(take(large), HEDDLE_OK);
     cr_assert_geq(large->region->bytes, pack_bytes(large->pack));

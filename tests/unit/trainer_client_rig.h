@@ -73,7 +73,11 @@ UNUSED static int take_frame(void *self, bytes_t frame)
     w.sent_count++;
     return HEDDLE_OK;
 }
-UNUSED static void note_redial(void *self) { ((world_t *)self)->redialled = true; }
+UNUSED static void note_redial(void *self, const char *to, const char *key)
+{
+    (void)to, (void)key;
+    ((world_t *)self)->redialled = true;
+}
 UNUSED static void note_event(void *self, const heddle_event_t *e)
 {
     (void)self;

@@ -210,6 +210,40 @@ Test(sharing, the_region_of_the_second_version_is_there_before_it)
     cr_assert_eq(offered_after(2 * REGIONS_REST_US), 2);
 }
 
+/* Publications that come faster than workers fetch: the host holds what is kept, what serves and what is being
+ * fetched, the newest one waits, and one more is written without waiting for any of them. */
+Test(sharing, where_publications_do_not_wait_there_are_four_regions_more_than_are_kept)
+{
+    enum { KEEP = 3, HELD = KEEP + 2 };
+    hold_t *held[HELD];
+    for (uint64_t v = 1; v <= HELD; v++) {
+        serve(v, (uint8_t)v);
+        content_id_t id = named();
+        held[v - 1] = hold(&id);
+        if (v < HELD) release(v);
+    }
+    serve(HELD + 1, HELD + 1);
+    cr_assert_eq(take(make(3000)), HEDDLE_OK);
+    settle();
+    cr_assert_eq(mappings_count(mappings).mapped, KEEP + 4);
+    for (int i = 0; i < HELD; i++) mappings_give(mappings, &held[i]);
+}
+
+/* The broker of this world keeps one version: four regions are usual. */
+Test(sharing, what_may_be_let_go_in_a_moment_is_counted_on_beyond_the_usual_number)
+{
+    hold_t *held[2];
+    for (uint64_t v = 1; v <= 2; v++) {
+        serve(v, (uint8_t)v);
+        content_id_t id = named();
+        held[v - 1] = hold(&id);
+        release(v);
+    }
+    cr_assert_eq(take(make(3000)), HEDDLE_OK);
+    cr_assert_eq(offered_after(SECOND + REGIONS_REST_US), 4);
+    for (int i = 0; i < 2; i++) mappings_give(mappings, &held[i]);
+}
+
 /* The memory and the core that a region ahead takes are missing where a version is written. */
 Test(sharing, no_region_is_made_while_one_is_written)
 {
@@ -408,3 +442,18 @@ static void assert_guard(bool is_guarded, bool is_sharing)
 
 Test(alone, a_stray_write_into_a_sealed_version_faults, .fini = close_world) { assert_guard(true, true); }
 Test(alone, and_without_the_guard_it_does_not, .fini = close_world) { assert_guard(false, true); }
+
+/* A trainer may take minutes to write the next version. */
+Test(alone, a_publication_that_stays_open_keeps_no_version_unguarded, .fini = close_world)
+{
+    open_world_as((how_t){.is_guarded = true, .is_sharing = true});
+    join();
+    region_t *r = serve(1, 1)->region;
+    item_t *it = make(3000);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    uint64_t end_us = w.now + REGIONS_REST_MOST_US + POOL_RETRY_US + SECOND / 2;
+    pass_rest();
+    cr_assert_not(stray_write_faults(r), "not at once: it would delay the threads that write");
+    while (!stray_write_faults(r) && w.now < end_us) pass_rest();
+    cr_assert(stray_write_faults(r));
+}

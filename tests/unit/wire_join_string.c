@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static join_string_t whole;
 static char text[JOIN_STRING_TEXT];
@@ -53,6 +54,24 @@ Test(join_string, is_the_first_line_of_a_file)
     cr_assert_eq(join_string_take(file_with("", 0600), &back, &e), HEDDLE_ERR_USAGE);
 }
 
+Test(join_string, of_another_user_is_refused_with_the_name_of_this_one)
+{
+    static const struct {
+        uid_t uid;
+        const char *hint;
+    } CASES[] = {{65534, "runs as the user nobody, "}, {54321, "runs as the user 54321, "}};
+    join_string_t back;
+    const char *file = file_with(text, 0600);
+    if (geteuid() != 0) cr_skip_test("only root can be another user");
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        cr_assert_eq(seteuid(CASES[i].uid), 0);
+        int rc = join_string_take(file, &back, &e);
+        cr_assert_eq(seteuid(0), 0);
+        cr_assert_eq(rc, HEDDLE_ERR_DATA_DIR);
+        cr_assert(strstr(e.hint, CASES[i].hint) && strstr(e.hint, file + 1), "%s", e.hint);
+    }
+}
+
 Test(join_string, is_read_as_it_was_written)
 {
     join_string_t back;
@@ -64,6 +83,18 @@ Test(join_string, is_read_as_it_was_written)
     cr_assert(strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:") ==
                   strlen(text),
               "a shell takes it without quotes: %s", text);
+}
+
+/* As a variable of a pod has it, whose Secret was made from a file. */
+Test(join_string, may_end_with_a_newline)
+{
+    join_string_t back;
+    char line[JOIN_STRING_TEXT + 4];
+    for (const char *end = "\n\0\r\n\0"; *end; end += strlen(end) + 1) {
+        snprintf(line, sizeof line, "%s%s", text, end);
+        cr_assert_eq(join_string_take(line, &back, &e), HEDDLE_OK, "%s", e.message);
+        cr_assert_str_eq(back.pair.secret_key, whole.pair.secret_key);
+    }
 }
 
 /* No error has a part of the secret. */

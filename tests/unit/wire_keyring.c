@@ -640,6 +640,101 @@ Test(keys, plain_does_not_meet_keys)
     wire_close(&server.wire);
 }
 
+/* A process has one listener with keys: each broker is there after the one before. */
+Test(keys, a_broker_that_was_told_is_met_with_its_own_key)
+{
+    key_pair_t first = made(), second = made(), third = made(), mine = made();
+    end_t server = {0}, client = {0};
+    char a[256], b[256], c[256];
+    listen_with(&server, "tcp://127.0.0.1:*", &first);
+    snprintf(a, sizeof a, "%s", wire_endpoint(server.wire));
+    dial_with(&client, a, &mine, first.public_key);
+    UNTIL(client.ups == 1);
+    wire_close(&server.wire);
+    listen_with(&server, "tcp://127.0.0.1:*", &second);
+    snprintf(b, sizeof b, "%s", wire_endpoint(server.wire));
+    wire_broker_t told[] = {{a, first.public_key}, {"tcp://127.0.0.1:1", "no key"}, {b, second.public_key}};
+    wire_told(client.wire, told, 3);
+    UNTIL(client.ups == 2);
+    cr_assert_str_eq(wire_endpoint(client.wire), b);
+    wire_close(&server.wire);
+    listen_with(&server, "tcp://127.0.0.1:*", &third);
+    snprintf(c, sizeof c, "%s", wire_endpoint(server.wire));
+    wire_redial_to(client.wire, c, third.public_key);
+    UNTIL(client.ups == 3);
+    cr_assert_str_eq(wire_endpoint(client.wire), c);
+    /* The keys of these stay with their addresses: at its own address the first one is expected. */
+    wire_told(client.wire, NULL, 0);
+    wire_close(&server.wire);
+    listen_with(&server, a, &first);
+    UNTIL(client.ups == 4);
+    cr_assert_str_eq(wire_endpoint(client.wire), a);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+/* What a plain connection says is not proved: no key is taken from it. */
+Test(keys, a_plain_connection_takes_no_key_that_it_was_told)
+{
+    key_pair_t second = made(), mine = made();
+    end_t server = {0}, client = {0};
+    listen_with(&server, "tcp://127.0.0.1:*", NULL);
+    char a[256], b[256];
+    snprintf(a, sizeof a, "%s", wire_endpoint(server.wire));
+    dial_with(&client, a, &mine, "");
+    UNTIL(client.ups == 1);
+    wire_close(&server.wire);
+    listen_with(&server, "tcp://127.0.0.1:*", &second);
+    snprintf(b, sizeof b, "%s", wire_endpoint(server.wire));
+    wire_redial_to(client.wire, b, second.public_key);
+    UNTIL(client.refusals);
+    cr_assert_eq(client.ups, 1);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+/* A stranger listens at the broker's address before the broker does, and names addresses of its own.  They
+ * are forgotten when the broker is met with its key, so that none is dialled when that broker is away.  The
+ * second address of the list refuses keys: each pass over the list ends with a refusal, and those that were
+ * told would come after it. */
+Test(keys, what_a_stranger_told_before_the_key_was_found_is_forgotten)
+{
+    key_pair_t broker = made(), evil = made();
+    wire_keys_t keys = {.own = made(), .ring = ring_at("ring")};
+    end_t server = {0}, other = {0}, client = {0};
+    char a[256], b[256], c[256], list[520];
+    listen_with(&server, "tcp://127.0.0.1:*", &evil);
+    snprintf(b, sizeof b, "%s", wire_endpoint(server.wire));
+    wire_close(&server.wire);
+    listen_with(&other, "tcp://127.0.0.1:*", NULL);
+    snprintf(c, sizeof c, "%s", wire_endpoint(other.wire));
+    wire_close(&other.wire);
+    listen_with(&server, "tcp://127.0.0.1:*", NULL);
+    snprintf(a, sizeof a, "%s", wire_endpoint(server.wire));
+    snprintf(list, sizeof list, "%s,%s", a, c);
+    cr_assert_eq(wire_dial(loop, list, &keys, &SINK, &client, &client.wire, &error), 0);
+    UNTIL(client.up);
+    wire_broker_t told[] = {{b, evil.public_key}, {b, ""}};
+    wire_told(client.wire, told, 2);
+    cr_assert_eq(keyring_register_broker(&keys.ring, a, broker.public_key, &error), 0);
+    wire_close(&server.wire);
+    UNTIL(!client.up);
+    listen_with(&server, a, &broker);
+    UNTIL(client.up);
+    cr_assert_eq(client.ups, 2);
+    listen_with(&other, c, NULL);
+    wire_close(&server.wire);
+    listen_with(&server, b, &evil);
+    bool is_tried = false;
+    int before = client.refusals;
+    UNTIL((is_tried = is_tried || !strcmp(wire_endpoint(client.wire), b)) || client.refusals >= before + 3);
+    cr_assert_not(is_tried);
+    cr_assert_eq(client.ups, 2);
+    wire_close(&client.wire);
+    wire_close(&other.wire);
+    wire_close(&server.wire);
+}
+
 Test(keys, another_broker_is_not_believed)
 {
     key_pair_t broker = made(), expected = made(), mine = made();

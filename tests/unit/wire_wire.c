@@ -693,6 +693,101 @@ Test(wire, redial_goes_to_the_next_endpoint_and_drops_the_rest)
     wire_close(&b.wire);
 }
 
+/* The list has a alone.  b is named, is gone, and the dialler is back at a. */
+Test(wire, a_named_endpoint_comes_before_the_list)
+{
+    end_t a = {0}, b = {0}, client = {0};
+    listen_at(&a, "tcp://127.0.0.1:*");
+    listen_at(&b, "tcp://127.0.0.1:*");
+    dial(&client, a.endpoint);
+    UNTIL(client.up);
+    wire_redial_to(client.wire, b.endpoint, "");
+    UNTIL(client.ups == 2);
+    cr_assert_str_eq(wire_endpoint(client.wire), b.endpoint);
+    wire_close(&b.wire);
+    UNTIL(client.ups == 3);
+    cr_assert_str_eq(wire_endpoint(client.wire), a.endpoint);
+    wire_close(&client.wire);
+    wire_close(&a.wire);
+}
+
+/* b, the second one, names c, the third one, which is gone: the first one is next. */
+Test(wire, the_list_goes_on_after_a_named_endpoint)
+{
+    end_t a = {0}, b = {0}, client = {0};
+    listen_at(&a, "tcp://127.0.0.1:*");
+    listen_at(&b, "tcp://127.0.0.1:*");
+    char list[900], gone[64];
+    snprintf(gone, sizeof gone, "tcp://127.0.0.1:%d", free_port());
+    snprintf(list, sizeof list, "%s,%s,%s", b.endpoint, a.endpoint, gone);
+    dial(&client, list);
+    UNTIL(client.up);
+    wire_redial_to(client.wire, gone, "");
+    UNTIL(client.ups == 2);
+    cr_assert_str_eq(wire_endpoint(client.wire), b.endpoint);
+    wire_close(&client.wire);
+    wire_close(&a.wire);
+    wire_close(&b.wire);
+}
+
+Test(wire, what_is_named_is_not_always_gone_to)
+{
+    end_t a = {.echo = true}, b = {0}, client = {0};
+    listen_at(&a, "tcp://127.0.0.1:*");
+    listen_at(&b, "tcp://127.0.0.1:*");
+    dial(&client, a.endpoint);
+    UNTIL(client.up);
+    wire_redial_to(client.wire, a.endpoint, ""); /* it is there */
+    wire_redial_to(client.wire, "tcp://*:7700", "");
+    wire_redial_to(client.wire, "tcp://192.0.2.1:7700", ""); /* another host, on a plain connection */
+    say(&client, 0, "stays");
+    UNTIL(client.frames == 1);
+    cr_assert_eq(client.downs, 0);
+    wire_redial_to(client.wire, b.endpoint, "");
+    UNTIL(client.ups == 2);
+    wire_redial_to(client.wire, a.endpoint, ""); /* it was there a moment ago */
+    say(&client, 0, "at b");
+    UNTIL(b.frames == 1);
+    cr_assert_eq(client.downs, 1);
+    wire_redial_to(client.wire, "", ""); /* the next one of the list */
+    UNTIL(client.ups == 3);
+    cr_assert_str_eq(wire_endpoint(client.wire), a.endpoint);
+    wire_close(&client.wire);
+    wire_close(&a.wire);
+    wire_close(&b.wire);
+}
+
+/* The list has a alone, which is gone: those that were told are next, and then the list again. */
+Test(wire, those_that_were_told_come_after_the_list)
+{
+    end_t a = {0}, b = {0}, client = {0};
+    listen_at(&a, "tcp://127.0.0.1:*");
+    listen_at(&b, "tcp://127.0.0.1:*");
+    char gone[64], first[256];
+    snprintf(gone, sizeof gone, "tcp://127.0.0.1:%d", free_port());
+    snprintf(first, sizeof first, "%s", a.endpoint);
+    dial(&client, first);
+    UNTIL(client.up);
+    wire_broker_t old[] = {{"tcp://127.0.0.1:1", ""}};
+    wire_told(client.wire, old, 1); /* replaced by the next one */
+    wire_broker_t told[] = {{first, ""},
+                            {gone, ""},
+                            {"no address", ""},
+                            {"tcp://192.0.2.1:7700", ""}, /* another host, on a plain connection */
+                            {b.endpoint, ""}};
+    wire_told(client.wire, told, sizeof told / sizeof *told);
+    wire_close(&a.wire);
+    UNTIL(client.ups == 2);
+    cr_assert_str_eq(wire_endpoint(client.wire), b.endpoint);
+    listen_at(&a, first);
+    wire_close(&b.wire);
+    UNTIL(client.ups == 3);
+    cr_assert_str_eq(wire_endpoint(client.wire), first);
+    wire_told(client.wire, NULL, 0);
+    wire_close(&client.wire);
+    wire_close(&a.wire);
+}
+
 /* Asked for inside on_frame, with more frames of the old connection waiting: they are not delivered. */
 Test(wire, redial_inside_a_callback)
 {
@@ -826,15 +921,15 @@ Test(peers, the_most_silent_makes_room)
 {
     peers_t *p = peers_new(3);
     uint32_t id;
-    cr_assert_eq(peers_heard(p, 10), 1);
-    cr_assert_eq(peers_heard(p, 20), 2);
-    cr_assert_eq(peers_heard(p, 30), 3);
-    cr_assert_eq(peers_heard(p, 10), 1);
-    cr_assert_eq(peers_heard(p, 40), 4); /* 20 was silent for longest */
+    cr_assert_eq(peers_received(p, 10), 1);
+    cr_assert_eq(peers_received(p, 20), 2);
+    cr_assert_eq(peers_received(p, 30), 3);
+    cr_assert_eq(peers_received(p, 10), 1);
+    cr_assert_eq(peers_received(p, 40), 4); /* 20 was silent for longest */
     cr_assert(peers_find(p, 3, &id) && peers_find(p, 4, &id), "the others stay");
     cr_assert_not(peers_find(p, 2, &id));
     cr_assert(peers_find(p, 1, &id) && id == 10);
-    cr_assert_eq(peers_heard(p, 20), 5, "a number is never given twice");
+    cr_assert_eq(peers_received(p, 20), 5, "a number is never given twice");
     peers_forget(p, 5);
     peers_forget(p, 5);
     peers_forget(p, 999);

@@ -28,7 +28,7 @@ static digest_job_t job_of(uint64_t cookie, size_t page, size_t pages)
 
 Test(digest_queue, each_job_completes_once_with_its_leaves_and_writes_no_others)
 {
-    digest_queue_t *queue = digest_queue_new(4);
+    digest_queue_t *queue = digest_queue_new(4, NULL);
     digest_job_t first = job_of(70, 0, 2), second = job_of(71, 4, 1);
     digest_job_t done;
     uint64_t seen = 0;
@@ -50,7 +50,7 @@ Test(digest_queue, each_job_completes_once_with_its_leaves_and_writes_no_others)
 /* Of a job whose leaves are there nothing is read. */
 Test(digest_queue, a_job_without_memory_completes_with_the_leaves_that_it_has)
 {
-    digest_queue_t *queue = digest_queue_new(1);
+    digest_queue_t *queue = digest_queue_new(1, NULL);
     digest_job_t job = {.cookie = 9, .bytes = PAGE, .leaves = leaves}, done;
     leaves[0] = 77;
     cr_assert(digest_queue_submit(queue, &job));
@@ -61,7 +61,7 @@ Test(digest_queue, a_job_without_memory_completes_with_the_leaves_that_it_has)
 
 Test(digest_queue, a_full_queue_takes_no_more_until_a_job_has_completed)
 {
-    digest_queue_t *queue = digest_queue_new(2);
+    digest_queue_t *queue = digest_queue_new(2, NULL);
     digest_job_t done;
     fill();
     for (uint64_t i = 0; i < 10; i++) {

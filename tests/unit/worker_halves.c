@@ -76,6 +76,41 @@ Test(halves, a_source_for_both_serves_both)
     free(A.bytes);
 }
 
+/* A broker that was started again plans by that.  One that has the version fetches it no more. */
+Test(halves, one_that_joins_again_says_from_where_it_fetches)
+{
+    open_halves();
+    msg_source_t sources[] = {row(o[0], 1), row(o[1], 2), row(o[2], 2)};
+    announce_to(w, &A, 1, sources, 3);
+    uint64_t due = 0;
+    while (!adapter_of(w)->intake.download || adapter_of(w)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
+    mem_stop(o[0]->t, true);
+    mem_stop(o[2]->t, true);
+    uint64_t gone = o[1]->token;
+    origin_stop(1);
+    run_for(50000);
+    node_line(w->node, false);
+    node_line(w->node, true);
+    while (count_said(w, MSG_JOIN) < 2) run_for(1000);
+    const msg_join_t *join = &last_said(w, MSG_JOIN)->join;
+    cr_assert(join->fetched_count == 1 && join->fetched[0].version == 1 && join->fetched[0].half == 1);
+    const msg_fetched_t *f = join->fetched;
+    cr_assert_str_eq(f->adapter, "policy");
+    cr_assert(f->source_count == 1 && f->sources[0] == o[0]->token);
+    cr_assert(f->other_count == 2 && f->others[0] == o[2]->token && f->others[1] == gone,
+              "what it asks comes first");
+    mem_stop(o[0]->t, false);
+    mem_stop(o[2]->t, false);
+    run_for(3000000);
+    cr_assert(is_staged());
+    node_line(w->node, false);
+    node_line(w->node, true);
+    while (count_said(w, MSG_JOIN) < 3) run_for(1000);
+    cr_assert_eq(last_said(w, MSG_JOIN)->join.fetched_count, 0);
+    free(A.bytes);
+}
+
 /* What is below the worker in the tree of one half may be above it in that of the other. */
 Test(halves, what_one_half_lacks_is_not_asked_of_the_sources_of_the_other)
 {

@@ -197,7 +197,7 @@ Test(holding, other_bytes_than_the_announced_ones_are_fetched)
     worker_opts_t opts = {.is_sharing = true, .verifies_each = true, .life = {{(uint8_t)getpid(), 11}}};
     worker_t *first = first_worker(&a), *second = worker_joined(1, &opts);
     slot_t *slot = slots_active(worker_node_slots(first->node), 0);
-    ((uint8_t *)slot->region->base)[77777] ^= 1;
+    ((uint8_t *)slot->parts[0].region->base)[77777] ^= 1;
     msg_source_t rows[2] = {row_of(first), source_of(origins[0])};
     announce_to(second, &a, 1, rows, 2);
     until_serves(second, &a);
@@ -213,7 +213,7 @@ static void verify(worker_t *w, uint64_t version)
 
 static content_id_t offered_of(const worker_t *w)
 {
-    return regions_offered(slots_active(worker_node_slots(w->node), 0)->region);
+    return regions_offered(slots_active(worker_node_slots(w->node), 0)->parts[0].region);
 }
 
 /* Memory went bad after it had been verified: `how` it becomes known, and a later process takes it from
@@ -223,7 +223,7 @@ static void damage_ends_the_offer(void (*how)(worker_t *w, const test_content_t 
     test_content_t a = content(1);
     worker_t *first = first_worker(&a), *second = sharing_worker(1);
     msg_source_t rows[2] = {row_of(first), source_of(origins[0])};
-    ((uint8_t *)slots_active(worker_node_slots(first->node), 0)->region->base)[offset] ^= 1;
+    ((uint8_t *)slots_active(worker_node_slots(first->node), 0)->parts[0].region->base)[offset] ^= 1;
     how(first, &a);
     cr_assert_eq(offered_of(first).generation, 0);
     announce_to(second, &a, 1, rows, 2);
@@ -242,7 +242,7 @@ static void by_verify(worker_t *w, const test_content_t *a)
 static void by_the_first_of_two(worker_t *w, const test_content_t *a)
 {
     verify(w, 1);
-    memcpy(slots_active(worker_node_slots(w->node), 0)->region->base, a->bytes, a->payload_bytes);
+    memcpy(slots_active(worker_node_slots(w->node), 0)->parts[0].region->base, a->bytes, a->payload_bytes);
     verify(w, 1);
     size_t staged = count_said(w, MSG_STAGED);
     msg_source_t from = slow_origin(a, 0);
@@ -294,9 +294,10 @@ Test(holding, what_is_read_is_not_written_again)
         cr_assert(serves(first, &b, v));
         free(b.bytes);
     }
-    cr_assert_eq(memcmp(held->region->view, a.bytes, a.content_bytes), 0);
+    cr_assert_eq(memcmp(held->parts[0].region->view, a.bytes, a.content_bytes), 0);
     worker_stop(1);
-    cr_assert_eq(memcmp(held->region->view, a.bytes, a.content_bytes), 0, "after the end of its worker, too");
+    cr_assert_eq(memcmp(held->parts[0].region->view, a.bytes, a.content_bytes), 0,
+                 "after the end of its worker, too");
     slot_release(&held);
     free(a.bytes);
 }
@@ -669,6 +670,23 @@ Test(holding, what_two_workers_find_bad_no_worker_uses)
     free(a.bytes);
 }
 
+/* Its header says so: where the manifest would be, there is no memory. */
+Test(holding, less_than_was_announced_is_not_read)
+{
+    test_content_t a = content(1), less = a;
+    (void)with_workers(&a, 1);
+    less.content_bytes = 65536;
+    publisher_start(&less);
+    announce_to_all(&a);
+    turn_until_staged(1);
+    cr_assert_eq(staged_by(VERIFIED_HERE, false), 1, "from the origin");
+    run_for(2000000);
+    const char *unheld = last_said(workers[0], MSG_HEARTBEAT)->heartbeat.unheld;
+    cr_assert(strstr(unheld, "the memory of trainer: it is smaller than what was announced"), "%s", unheld);
+    publisher_end();
+    free(a.bytes);
+}
+
 /* The next source may hand on the same memory, and may have verified it before it went bad. */
 Test(holding, after_bad_bytes_no_other_word_is_taken)
 {
@@ -718,6 +736,67 @@ Test(holding, without_a_source_each_digests_for_itself)
     free(a.bytes);
 }
 
+static bool is_readable(const worker_t *w)
+{
+    struct pollfd p[WORKER_FDS];
+    int fds[WORKER_FDS];
+    worker_node_fds(w->node, fds);
+    for (int f = 0; f < WORKER_FDS; f++) p[f] = (struct pollfd){fds[f], POLLIN, 0};
+    return poll(p, WORKER_FDS, 0) > 0;
+}
+
+/* Its memory is there, and no process that could say who is to digest it. */
+Test(holding, what_came_from_a_source_that_cannot_be_watched_is_digested_at_once)
+{
+    test_content_t a = content(1);
+    worker_t *w = (with_workers(&a, 1), workers[0]);
+    publisher_start(&a);
+    announce_to_all(&a);
+    for (int i = 0; !is_readable(w); i++) {
+        cr_assert_lt(i, 5000);
+        run_for(1000);
+        turn_publisher();
+    }
+    cr_assert_null(worker_node_adapter(w->node, 0)->intake.holding.region);
+    publisher_end();
+    uint64_t end_us = world_now_us + round_patience_us(a.content_bytes);
+    while (staged_by(VERIFIED_HERE, true) == 0) {
+        cr_assert_lt(world_now_us, end_us, "it waits for a word that cannot come");
+        run_for(1000);
+    }
+    cr_assert_eq(bytes_in(w), 0);
+    free(a.bytes);
+}
+
+/* It has said to others that the content is verified; those that come later are not told so. */
+Test(holding, what_its_source_has_come_to_doubt_is_handed_on_unverified)
+{
+    test_content_t a = content(1);
+    worker_t *first = (with_workers(&a, 1), workers[0]);
+    publisher_start(&a);
+    watch_publisher();
+    announce_to_all(&a);
+    until_held_and_verified();
+    msg_source_t row = row_of(first);
+    worker_t *second = sharing_worker(1);
+    announce_to(second, &a, 1, &row, 1);
+    until_staged(second);
+    cr_assert_eq(last_said(second, MSG_STAGED)->staged.verified, VERIFIED_ON_HOST);
+    content_id_t id = sharing_content(&publisher.row.region, &a.manifest_digest);
+    offer_doubt(sharing_offer(publisher.sharing), &id);
+    for (int i = 0; i < 10; i++) {
+        turn_publisher();
+        run_for(1000);
+    }
+    worker_t *third = sharing_worker(2);
+    announce_to(third, &a, 1, &row, 1);
+    until_staged(third);
+    cr_assert(last_said(third, MSG_STAGED)->staged.held);
+    cr_assert_eq(last_said(third, MSG_STAGED)->staged.verified, VERIFIED_HERE);
+    publisher_end();
+    free(a.bytes);
+}
+
 /* It is connected and says nothing. */
 Test(holding, a_silent_source_is_not_waited_for)
 {
@@ -735,6 +814,73 @@ Test(holding, a_silent_source_is_not_waited_for)
     cr_assert(holding_waits(h));
     run_for(2 * round_patience_us(a.content_bytes) + 10000);
     cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
+    publisher_end();
+    free(a.bytes);
+}
+
+/* Its first answer, which asks for the digest that the silence has brought about already, is no doubt. */
+Test(holding, a_late_request_of_a_source_that_was_silent_is_no_doubt)
+{
+    test_content_t a = content(1);
+    worker_t *first = (with_workers(&a, 1), workers[0]);
+    publisher_start(&a);
+    watch_publisher();
+    announce_to_all(&a);
+    const holding_t *h = &worker_node_adapter(first->node, 0)->intake.holding;
+    for (int i = 0; !h->region; i++) {
+        cr_assert_lt(i, 5000);
+        run_for(1000);
+        if (!h->region) turn_publisher();
+    }
+    until_staged(first);
+    cr_assert_eq(staged_by(VERIFIED_HERE, true), 1, "it was not asked yet");
+    for (int i = 0; i < 10; i++) {
+        turn_publisher();
+        run_for(1000);
+    }
+    msg_source_t row = row_of(first);
+    worker_t *second = sharing_worker(1);
+    announce_to(second, &a, 1, &row, 1);
+    until_staged(second);
+    cr_assert(last_said(second, MSG_STAGED)->staged.held);
+    cr_assert_eq(last_said(second, MSG_STAGED)->staged.verified, VERIFIED_ON_HOST);
+    publisher_end();
+    free(a.bytes);
+}
+
+static int find_none(void *self, const content_id_t *id)
+{
+    (void)self, (void)id;
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
+/* The one that was asked may still say which worker is to digest. */
+Test(holding, the_end_of_another_source_ends_no_wait)
+{
+    test_content_t a = content(1);
+    worker_t *w = (with_workers(&a, 1), workers[0]);
+    mappings_t *mappings = sharing_mappings(worker_node_core(w->node)->bulk.sharing);
+    handover_t *other = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "other-%d", getpid());
+    cr_assert_eq(handover_listen(NULL, name, find_none, NULL, &other, NULL), HEDDLE_OK);
+    cr_assert_eq(mappings_watch(mappings, name, world_now_us, NULL), HEDDLE_OK);
+    (void)handover_turn(other, world_now_us);
+    publisher_start(&a);
+    watch_publisher();
+    announce_to_all(&a);
+    holding_t *h = &worker_node_adapter(w->node, 0)->intake.holding;
+    for (int i = 0; !h->region; i++) {
+        cr_assert_lt(i, 5000);
+        run_for(1000);
+        if (!h->region) turn_publisher();
+    }
+    cr_assert(mappings_meet(mappings, name, world_now_us), "the other one is connected");
+    handover_destroy(&other);
+    run_for(1000);
+    cr_assert_not(mappings_meet(mappings, name, world_now_us), "its end was seen");
+    cr_assert(h->region && holding_waits(h));
+    until_held_and_verified();
     publisher_end();
     free(a.bytes);
 }
@@ -1033,5 +1179,37 @@ Test(holding, what_there_is_no_memory_to_read_is_asked_for_once_more)
     failpoint_disarm();
     until_held_and_verified();
     publisher_end();
+    free(a.bytes);
+}
+
+static uint32_t refused;
+
+/* As where the limit of locked memory is reached, the first time. */
+static int map_later(transfer_t *t, region_t *r)
+{
+    if (r->held && !refused++) return HEDDLE_ERR_NO_MEMORY;
+    return transfer_mem_ops.map(t, r);
+}
+
+/* Its hold would keep the publisher from writing that memory again. */
+Test(holding, what_cannot_be_registered_is_given_back_and_asked_for_once_more)
+{
+    test_content_t a = content(1);
+    transfer_ops_t transfer = transfer_mem_ops;
+    (void)with_workers(&a, 1);
+    mappings_t *mappings = sharing_mappings(worker_node_core(workers[0]->node)->bulk.sharing);
+    transfer.map = map_later;
+    workers[0]->io.tr = &transfer;
+    publisher_start(&a);
+    announce_to_all(&a);
+    for (int i = 0; !refused; i++) {
+        cr_assert_lt(i, 5000);
+        run_for(1000);
+        turn_publisher();
+    }
+    cr_assert_eq(mappings_count(mappings).held, 0);
+    until_held_and_verified();
+    publisher_end();
+    workers[0]->io.tr = &transfer_mem_ops;
     free(a.bytes);
 }

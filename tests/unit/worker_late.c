@@ -31,7 +31,7 @@ static void open_receives_for(worker_t *w, origin_t *o, const test_content_t *a,
         world_turn(&due);
     mem_hold(o->t, world_now_us + us);
     run_for(1000);
-    cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->region),
+    cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->parts[0].region),
               "nothing is under way");
 }
 
@@ -172,7 +172,7 @@ Test(late, what_a_lost_source_writes_is_found_before_sealing)
     worker_node_ops.transfer(w->node, &refused, world_now_us);
     run_for(2000000);
     cr_assert_eq(pull->state, DOWNLOAD_CLOSING);
-    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[0] ^= 1;
+    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->parts[0].region->base)[0] ^= 1;
     has_open_receives = false;
     run_for(100000);
     cr_assert_eq(count_said(w, MSG_STAGED), 0);
@@ -328,7 +328,7 @@ Test(late, a_worker_that_ends_lets_nothing_land_in_memory_it_gave_back)
     test_content_t a = content(1);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
-    region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);
+    region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->parts[0].region);
     worker_node_destroy(&w->node);
     cr_assert_eq(atomic_load(&r->refs), 1, "its peer was dropped, and then it was free");
     cr_assert_null(r->backend);
@@ -344,7 +344,7 @@ Test(late, memory_that_may_still_be_written_to_outlives_the_worker)
     test_content_t a = content(1);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
-    region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);
+    region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->parts[0].region);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
     worker_node_destroy(&w->node); /* nobody knows its sources any more */
     cr_assert_eq(atomic_load(&r->refs), 2);

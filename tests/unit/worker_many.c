@@ -128,6 +128,27 @@ static void come_from_the_relay(uint32_t adapters, uint64_t bytes_per_s)
 Test(many, adapters_on_a_fast_link_stay_with_their_source) { come_from_the_relay(60, 1000000000); }
 Test(many, adapters_on_a_slow_link_stay_with_their_source) { come_from_the_relay(48, 50000000); }
 
+/* A broker that is started again places each of these fetches. */
+Test(many, each_fetch_is_restated)
+{
+    enum { ADAPTERS = 60 };
+    many_t m = begin(ADAPTERS, 50000000);
+    announce_all(&m, ADAPTERS);
+    run_for(1000);
+    node_line(m.worker->node, false);
+    node_line(m.worker->node, true);
+    run_for(1000);
+    const msg_join_t *join = &last_said(m.worker, MSG_JOIN)->join;
+    cr_assert_eq(join->fetched_count, ADAPTERS);
+    for (uint32_t i = 0; i < ADAPTERS; i++) {
+        const msg_fetched_t *f = &join->fetched[i];
+        cr_assert_str_eq(f->adapter, worker_node_core(m.worker->node)->opts.adapters[i]);
+        cr_assert(f->version == i + 1 && f->source_count == 2);
+        cr_assert(f->sources[0] == m.relay->token && f->sources[1] == m.publisher->token);
+    }
+    free(m.a.bytes);
+}
+
 Test(many, one_alone_has_the_whole_window)
 {
     many_t m = begin(1, 1000000000);

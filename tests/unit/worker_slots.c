@@ -45,10 +45,10 @@ static slot_t *seal(slots_t *s, uint32_t index, uint64_t version)
 {
     test_content_t a = content_make(version, 4, 100);
     slot_t *slot = take(s, 0, index, a.content_bytes);
-    memcpy(slot->region->base, a.bytes, a.content_bytes);
+    memcpy(slot->parts[0].region->base, a.bytes, a.content_bytes);
     manifest_t m;
-    bytes_t encoded =
-        bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes), a.manifest_bytes);
+    bytes_t encoded = bytes_of(
+        (const uint8_t *)slot->parts[0].region->view + manifest_offset(a.payload_bytes), a.manifest_bytes);
     cr_assert_eq(manifest_decode(encoded, &m, NULL), HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = 100, .manifest = &m}),
                  HEDDLE_OK);
@@ -136,8 +136,8 @@ Test(slots, view_tells_all)
               !memcmp(slot->view.config, CONTENT_CONFIG, strlen(CONTENT_CONFIG)));
     cr_assert_str_eq(slot->names + slot->name_starts[1],
                      "base_model.model.layers.0.self_attn.q_proj.lora_B.weight");
-    cr_assert(slot->dims[slot->manifest.dim_starts[3]] == 100 &&
-              slot->dims[slot->manifest.dim_starts[3] + 1] == 16);
+    cr_assert(slot->dims[slot->parts[0].manifest.dim_starts[3]] == 100 &&
+              slot->dims[slot->parts[0].manifest.dim_starts[3] + 1] == 16);
     free(a.bytes);
     close_table(&s);
 }
@@ -155,7 +155,7 @@ Test(slots, dropped_slot_is_closed_to_new_readers_and_waits_for_the_old)
     slot_free(one); /* refused: it is read */
     cr_assert_eq(one->state, SLOT_LEAVING);
     cr_assert_eq(slot_take(s, 0, 0, 100, &c, NULL), HEDDLE_ERR_NO_SLOT);
-    cr_assert_eq(((const uint8_t *)a->region->view)[10], content_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)a->parts[0].region->view)[10], content_byte(1, 10));
     wakes = 0;
     slot_release(&a);
     cr_assert_eq(wakes, 0);
@@ -198,13 +198,13 @@ Test(slots, memory_is_reused_while_it_is_large_enough)
     slots_t *s = table();
     slot_maps = slot_unmaps = 0;
     slot_t *slot = seal(s, 0, 1);
-    const region_t *region = slot->region;
+    const region_t *region = slot->parts[0].region;
     for (uint64_t v = 2; v < 50; v++) {
         slot_drop(slot, 0);
         slot_free(slot);
-        cr_assert_null(slot->region);
+        cr_assert_null(slot->parts[0].region);
         cr_assert_eq(seal(s, 0, v), slot);
-        cr_assert_eq(slot->region, region);
+        cr_assert_eq(slot->parts[0].region, region);
     }
     cr_assert(slot_maps == 1 && slot_unmaps == 0);
     uint64_t more = region->bytes + 1;
@@ -273,9 +273,9 @@ Test(slots, memory_in_the_making_is_used_on)
     uint32_t pieces = 1;
     while (slot_take(s, 1, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) pieces++;
     cr_assert_eq(pieces, LARGE / MEMORY_STEP_BYTES - 1, "the memory comes with the last one");
-    cr_assert(slot->region->own->made_bytes == slot->region->bytes && slot_maps == 1);
-    memset(slot->region->base, 7, LARGE);
-    cr_assert_eq(((const uint8_t *)slot->region->view)[LARGE - 1], 7);
+    cr_assert(slot->parts[0].region->own->made_bytes == slot->parts[0].region->bytes && slot_maps == 1);
+    memset(slot->parts[0].region->base, 7, LARGE);
+    cr_assert_eq(((const uint8_t *)slot->parts[0].region->view)[LARGE - 1], 7);
     close_table(&s);
 }
 
@@ -286,15 +286,30 @@ static slot_t *adopt(slots_t *s, const slot_t *from, uint32_t index, uint64_t ve
     int rc = HEDDLE_OK;
     if (!slot || slot->state != SLOT_MAKING) rc = slots_begin(s, 0, index, &slot, NULL);
     cr_assert_eq(rc, HEDDLE_OK);
-    cr_assert_eq(slot_adopt(slot, from->region), HEDDLE_OK);
-    cr_assert(slot->region == from->region && slot->is_adopted && slot->state == SLOT_RESERVED);
+    cr_assert_eq(slot_adopt(slot, from->parts[0].region), HEDDLE_OK);
+    cr_assert(slot->parts[0].region == from->parts[0].region && slot->parts[0].is_adopted &&
+              slot->state == SLOT_RESERVED);
     test_content_t a = content_make(from->view.version, 4, 100);
     manifest_t m;
-    const uint8_t *encoded = (const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes);
+    const uint8_t *encoded = (const uint8_t *)slot->parts[0].region->view + manifest_offset(a.payload_bytes);
     cr_assert_eq(manifest_decode(bytes_of(encoded, a.manifest_bytes), &m, NULL), HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .manifest = &m}), HEDDLE_OK);
     free(a.bytes);
     return slot;
+}
+
+/* Begun for a version whose content was found in this process, or in another one, meanwhile. */
+Test(slots, memory_in_the_making_is_not_kept_beside_what_is_adopted)
+{
+    enum { LARGE = 8u << 20 };
+    slots_t *s = table();
+    slot_t *one = seal(s, 0, 1), *slot = NULL;
+    cr_assert_eq(slot_take(s, 0, 1, LARGE, &slot, NULL), HEDDLE_ERR_AGAIN);
+    adopt(s, one, 1, 9);
+    uint32_t pieces = 1;
+    while (slot_take(s, 1, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) pieces++;
+    cr_assert_eq(pieces, LARGE / MEMORY_STEP_BYTES - 1, "it is used on");
+    close_table(&s);
 }
 
 static void drop_and_free(slot_t *slot)
@@ -315,19 +330,20 @@ Test(slots, two_versions_share_a_region)
         cr_assert_eq(slot_maps, 0, "no memory is made");
         cr_assert_eq(slots_acquire(s, 0, 9, &held), HEDDLE_OK);
         cr_assert(held == nine && held->view.version == 9 && !strncmp(held->tag, "policy@9:", 9));
-        cr_assert_eq(atomic_load(&one->region->refs), 2);
+        cr_assert_eq(atomic_load(&one->parts[0].region->refs), 2);
         slot_t *goes = first_goes ? one : nine, *stays = first_goes ? nine : one;
         if (goes == nine) slot_release(&held);
         drop_and_free(goes);
-        cr_assert(!goes->region && stays->region && atomic_load(&stays->region->refs) == 1);
-        cr_assert_eq(((const uint8_t *)stays->region->view)[10], content_byte(1, 10));
+        cr_assert(!goes->parts[0].region && stays->parts[0].region &&
+                  atomic_load(&stays->parts[0].region->refs) == 1);
+        cr_assert_eq(((const uint8_t *)stays->parts[0].region->view)[10], content_byte(1, 10));
         slot_release(&held);
         seal(s, goes->index, 2); /* has memory of its own */
-        cr_assert_neq(goes->region, stays->region);
-        cr_assert_eq(((const uint8_t *)stays->region->view)[10], content_byte(1, 10));
-        const region_t *region = stays->region;
+        cr_assert_neq(goes->parts[0].region, stays->parts[0].region);
+        cr_assert_eq(((const uint8_t *)stays->parts[0].region->view)[10], content_byte(1, 10));
+        const region_t *region = stays->parts[0].region;
         drop_and_free(stays);
-        cr_assert_eq(seal(s, stays->index, 3)->region, region, "it is warm");
+        cr_assert_eq(seal(s, stays->index, 3)->parts[0].region, region, "it is warm");
         cr_assert(slot_maps == 1 && slot_unmaps == 0);
         close_table(&s);
         cr_assert_eq(slot_unmaps, 2);
@@ -363,17 +379,17 @@ Test(slots, only_a_slot_that_was_begun_gets_memory)
 {
     slots_t *s = table();
     slot_t *one = seal(s, 0, 1), *two = seal(s, 1, 2);
-    const region_t *region = one->region;
+    const region_t *region = one->parts[0].region;
     drop_and_free(two);
     cr_assert_eq(slot_reserve(one, 100, NULL), HEDDLE_ERR_INTERNAL);
-    cr_assert_eq(slot_adopt(one, two->region), HEDDLE_ERR_INTERNAL);
-    cr_assert(one->state == SLOT_SEALED && one->region == region && one->view.version == 1);
+    cr_assert_eq(slot_adopt(one, two->parts[0].region), HEDDLE_ERR_INTERNAL);
+    cr_assert(one->state == SLOT_SEALED && one->parts[0].region == region && one->view.version == 1);
     cr_assert_eq(slot_reserve(two, 100, NULL), HEDDLE_ERR_INTERNAL);
-    cr_assert_eq(slot_adopt(two, one->region), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(two, one->parts[0].region), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(two->state, SLOT_FREE);
     cr_assert_eq(slots_begin(s, 0, 1, &two, NULL), HEDDLE_OK);
-    cr_assert_eq(slot_adopt(two, one->region), HEDDLE_OK);
-    cr_assert_eq(slot_adopt(two, one->region), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(two, one->parts[0].region), HEDDLE_OK);
+    cr_assert_eq(slot_adopt(two, one->parts[0].region), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(slot_reserve(two, 100, NULL), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(two->state, SLOT_RESERVED);
     close_table(&s);
@@ -417,11 +433,11 @@ Test(slots, holds_outlive_close)
     slot_drop(c, 0);
     wakes = 0;
     close_table(&s);
-    cr_assert_eq(((const uint8_t *)a->region->view)[10], content_byte(1, 10));
-    cr_assert_eq(((const uint8_t *)c->region->view)[10], content_byte(2, 10));
+    cr_assert_eq(((const uint8_t *)a->parts[0].region->view)[10], content_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)c->parts[0].region->view)[10], content_byte(2, 10));
     cr_assert_str_eq(a->view.adapter, "policy");
     slot_release(&a);
-    cr_assert_eq(((const uint8_t *)b->region->view)[10], content_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)b->parts[0].region->view)[10], content_byte(1, 10));
     slot_release(&c);
     slot_release(&b); /* the table goes here: the address sanitizer sees a leak or a use */
     cr_assert_eq(wakes, 0, "nobody is there to be woken");

@@ -29,12 +29,12 @@ static heddle_snapshot_t *open_snapshot_of(bool is_offered)
     manifest_t m;
     cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots), HEDDLE_OK);
     cr_assert_eq(slot_take(slots, 0, 0, content.content_bytes, &slot, NULL), HEDDLE_OK);
-    memcpy(slot->region->base, content.bytes, content.content_bytes);
-    cr_assert_eq(
-        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(content.payload_bytes),
-                                 content.manifest_bytes),
-                        &m, NULL),
-        HEDDLE_OK);
+    memcpy(slot->parts[0].region->base, content.bytes, content.content_bytes);
+    cr_assert_eq(manifest_decode(bytes_of((const uint8_t *)slot->parts[0].region->view +
+                                              manifest_offset(content.payload_bytes),
+                                          content.manifest_bytes),
+                                 &m, NULL),
+                 HEDDLE_OK);
     if (is_offered) slot_offer(slot, &content.manifest_digest, content.content_bytes);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = content.h1, .step = 3, .manifest = &m}),
                  HEDDLE_OK);
@@ -71,7 +71,7 @@ Test(snapshot, tensors_in_order_of_name_with_their_bytes)
         snprintf(before, sizeof before, "%s", t.name);
         cr_assert(t.size == sizeof t && t.dtype == HEDDLE_DTYPE_F32 && t.ndim == 2 && t.dims[0] == 100 &&
                   t.dims[1] == 16 && t.data_bytes == 6400);
-        uint64_t offset = (uint64_t)((const uint8_t *)t.data - (const uint8_t *)s->region->view);
+        uint64_t offset = (uint64_t)((const uint8_t *)t.data - (const uint8_t *)s->parts[0].region->view);
         cr_assert_eq(offset % 4096, 0);
         for (uint64_t b = 0; b < t.data_bytes; b += 97)
             cr_assert_eq(((const uint8_t *)t.data)[b], content_byte(5, offset + b));
@@ -88,8 +88,8 @@ Test(snapshot, tensors_in_order_of_name_with_their_bytes)
 Test(snapshot, the_digest_of_the_table_is_the_manifests)
 {
     heddle_snapshot_t *s = snapshot();
-    digest_t wanted = manifest_table_digest(&s->manifest), found;
-    ((uint8_t *)s->region->base)[9000] ^= 4;
+    digest_t wanted = manifest_table_digest(&s->parts[0].manifest), found;
+    ((uint8_t *)s->parts[0].region->base)[9000] ^= 4;
     heddle_snapshot_table_digest(s, found.b);
     cr_assert(digest_equal(&wanted, &found));
     end(s);
@@ -101,7 +101,7 @@ Test(snapshot, digest_is_of_the_bytes_as_they_are)
     char text[HEDDLE_DIGEST_TEXT];
     cr_assert_eq(heddle_snapshot_digest(s, text), HEDDLE_OK);
     cr_assert_str_eq(text, heddle_snapshot_manifest(s)->digest);
-    ((uint8_t *)s->region->base)[9000] ^= 4;
+    ((uint8_t *)s->parts[0].region->base)[9000] ^= 4;
     cr_assert_eq(heddle_snapshot_digest(s, text), HEDDLE_OK);
     cr_assert_str_neq(text, heddle_snapshot_manifest(s)->digest);
     end(s);
@@ -172,9 +172,9 @@ Test(snapshot, its_memory_is_held_by_each_process_that_maps_it)
 {
     reader_t readers[READERS];
     heddle_snapshot_t *s = snapshot(), *held = s;
-    memory_region_t *own = s->region->own;
+    memory_region_t *own = s->parts[0].region->own;
     heddle_shared_t shared = share(s);
-    cr_assert(shared.base == s->region->view && shared.bytes == content.payload_bytes);
+    cr_assert(shared.base == s->parts[0].region->view && shared.bytes == content.payload_bytes);
     for (int i = 0; i < READERS; i++) readers[i] = start_reader(&shared);
     close(shared.fd);
     heddle_snapshot_release(&held);
@@ -187,7 +187,7 @@ Test(snapshot, its_memory_is_held_by_each_process_that_maps_it)
         close(readers[i].socket);
     }
     cr_assert(!memory_region_is_held(own), "the last one has ended");
-    cr_assert(is_version_5(s->region->view, &shared, 0), "what they wrote was their own");
+    cr_assert(is_version_5(s->parts[0].region->view, &shared, 0), "what they wrote was their own");
     slots_close(&slots);
     free(content.bytes);
 }
@@ -196,7 +196,7 @@ Test(snapshot, its_memory_is_held_by_each_process_that_maps_it)
 Test(snapshot, its_memory_is_written_again_when_the_descriptor_is_closed)
 {
     heddle_snapshot_t *s = snapshot(), *held = s;
-    memory_region_t *own = s->region->own;
+    memory_region_t *own = s->parts[0].region->own;
     heddle_shared_t shared = share(s), other = share(s);
     uint8_t mark[HEDDLE_MARK_BYTES];
     int later = rig_open(shared.fd, O_RDONLY);

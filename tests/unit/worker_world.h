@@ -73,7 +73,11 @@ static int world_send(void *self, bytes_t frame)
     return HEDDLE_OK;
 }
 
-static void world_redial(void *self) { ((worker_t *)self)->redials++; }
+static void world_redial(void *self, const char *to, const char *key)
+{
+    (void)to, (void)key;
+    ((worker_t *)self)->redials++;
+}
 
 static void world_event(void *self, const heddle_event_t *event)
 {
@@ -411,7 +415,7 @@ __attribute__((unused)) static bool serves(worker_t *w, const test_content_t *a,
     slot_t *held = NULL;
     if (slots_acquire(worker_node_slots(w->node), 0, 0, &held)) return false;
     bool same = held->view.version == version && digest_equal(&held->h1, &a->h1) &&
-                !memcmp(held->region->view, a->bytes, a->content_bytes);
+                !memcmp(held->parts[0].region->view, a->bytes, a->content_bytes);
     slot_release(&held);
     return same;
 }

@@ -5,6 +5,7 @@ A version counts as used from the moment a request takes it until the answer has
 """
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any
@@ -38,8 +39,10 @@ class Use:
             version.uses += 1
 
     def end(self) -> None:
+        now = time.monotonic()
         for version in self._versions:
             version.uses -= 1
+            version.used_at = now
         self._versions = []
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,11 @@ LINK = "HEDDLE_RANKS"           # the name of the rank link, for the processes t
 RANKS_S = 30.0                  # ranks connect before their engine is up, so this is only for accidents
 _INSTEAD = ("This server serves without it; `python -m heddle.engine` (docs/engines.md) loads versions "
             "through its HTTP interface")
+
+
+def end_server() -> None:
+    """As a service manager ends it: the engine has its own way to go down at SIGTERM."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def is_first_process() -> bool:

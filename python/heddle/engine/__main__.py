@@ -22,7 +22,7 @@ from heddle.updates import FEATURES
 from . import names
 from .exports import Exports
 from .plug import Plug, Times, unexpected
-from .say import LEVELS, Counters, Relay, Voice
+from .say import FORMATS, LEVELS, Counters, Relay, Voice, say_warnings
 from .servers import KINDS, Server, bare
 from .session import Session
 
@@ -164,6 +164,9 @@ def parser() -> argparse.ArgumentParser:
                         help="json: every line is an object [table]")
     common.add_argument("-q", "--quiet", action="store_true", help="print and log only what is wrong")
     common.add_argument("--log-level", choices=LEVELS, default="info", help="what is logged on stderr [info]")
+    common.add_argument("--log-format", choices=FORMATS, default="text",
+                        help="how: for people, as an object on each line, or with the priority in front for "
+                             "systemd's journal [text]")
     common.add_argument("-h", "--help", action="help", help="show this text and exit")
     common.add_argument("--version", action="version", version=f"heddle {heddle.__version__}",
                         help="show the version and exit")
@@ -177,7 +180,7 @@ class Program:
         self.name: str = options.name or f"{os.uname().nodename}-{os.getpid()}"
         self.voice = Voice(is_json=options.output == "json", is_quiet=options.quiet,
                            level="warn" if options.quiet else options.log_level,
-                           worker=self.name)
+                           worker=self.name, log_format=options.log_format)
         self.counters = Counters()
         self.servers = self._make_servers()
         self._check_adapters()
@@ -261,7 +264,7 @@ class Program:
                 metrics.shutdown()
 
     def _serve(self, plug: Plug) -> bool:
-        """One session with the broker.  True: it is over for good."""
+        """One session with the broker.  True: it is over for good, by a signal or by `heddle drain`."""
         o = self.options
         session = Session(broker=o.broker, adapters=self.adapters, name=self.name,
                           labels=dict(o.label) or None, slots=o.slots or 0,
@@ -316,13 +319,21 @@ class Program:
         return served
 
 
+def _values(asked: list[str], *names: str) -> list[str]:
+    """What an option is given on a command line that the parser may refuse."""
+    after = [asked[i + 1] for i, word in enumerate(asked[:-1]) if word in names]
+    parts = [word.partition("=") for word in asked]
+    return after + [value for name, equals, value in parts if name in names and equals]
+
+
 def main(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):             # a locale that is not UTF-8 ends nothing
         sys.stdout.reconfigure(errors="backslashreplace")
     asked = list(arguments)
-    is_json = "json" in (asked[i + 1] for i, a in enumerate(asked[:-1])
-                         if a in ("-o", "--output")) or "-ojson" in asked or "--output=json" in asked
-    voice = Voice(is_json=is_json, is_quiet=False, level="info", worker="")
+    is_json = "json" in _values(asked, "-o", "--output") or "-ojson" in asked
+    formats = [value for value in _values(asked, "--log-format") if value in FORMATS] or ["text"]
+    voice = Voice(is_json=is_json, is_quiet=False, level="info", worker="", log_format=formats[-1])
+    say_warnings(voice)
     try:
         program = Program(parser().parse_args(asked))
         program.run()

@@ -182,7 +182,7 @@ class Plan:
     def overtaken(self, now: float, adapter: str, number: int) -> None:
         """The worker refused ACTIVATE: another decision follows."""
         v = self.versions[adapter, number]
-        v.state, v.since, v.deadline = self._settled(v), now, float("inf")
+        v.state, v.since, v.deadline = self._at_rest(v), now, float("inf")
 
     def gone(self, now: float, adapter: str, number: int) -> None:
         """Retired, failed or rejected: no request names it again."""
@@ -286,7 +286,7 @@ class Plan:
     # --- how -------------------------------------------------------------------------------------
 
     @staticmethod
-    def _settled(v: Version) -> State:
+    def _at_rest(v: Version) -> State:
         return v.before if v.before in (State.ACTIVE, State.KEPT) else State.STAGED
 
     def _stand_still(self, seconds: float) -> None:
@@ -329,7 +329,7 @@ class Plan:
         if v.state is State.LOADING:
             v.state, v.since = State.DROPPED, now
         else:
-            v.state, v.since, v.deadline = self._settled(v), now, float("inf")
+            v.state, v.since, v.deadline = self._at_rest(v), now, float("inf")
         actions.append(Reject(phase, v.adapter, v.number, words))
 
     def _words(self, s: Server, v: Version) -> str:

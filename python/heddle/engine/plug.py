@@ -50,6 +50,7 @@ class Source(Protocol):
 
     def fileno(self) -> int: ...
     def poll(self) -> Iterable[Event]: ...                # what is there now
+    def left(self) -> bool: ...                           # drained: nothing comes any more
     def export(self, adapter: str, version: int, path: str) -> None: ...      # any thread
     def staged(self, adapter: str, version: int) -> bool: ...
     def activate(self, adapter: str, version: int) -> bool: ...
@@ -235,13 +236,14 @@ class Plug:
         return not self._ending
 
     def run(self, worker: Source, is_told: Callable[[], bool] = lambda: True) -> bool:
-        """Serves a worker's session.  True: stopped.  False: a server has been away for too long, the worker
-        should leave. `is_told` is called until it is true: it tells that the worker is ready, once it is."""
+        """Serves a worker's session.  True: stopped, or drained.  False: a server has been away for too long,
+        the worker should leave. `is_told` is called until it is true: it tells that the worker is ready, once
+        it is."""
         self._worker = worker
         is_ready = False
         self._session += 1
         try:
-            while not self._ending:
+            while not self._ending and not worker.left():
                 since = self.plan.away_since()
                 if since is not None and time.monotonic() - since >= self._times.away_s:
                     return False

@@ -12,10 +12,13 @@ import os
 import select
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 LEVELS = ("error", "warn", "info", "debug")
+FORMATS = ("text", "json", "journal")
+_PRIORITIES = (3, 4, 6, 7)               # of syslog(3), by level
 
 
 def now_text() -> str:
@@ -26,8 +29,10 @@ def now_text() -> str:
 class Voice:
     """Any thread."""
 
-    def __init__(self, *, is_json: bool, is_quiet: bool, level: str, worker: str) -> None:
+    def __init__(self, *, is_json: bool, is_quiet: bool, level: str, worker: str,
+                 log_format: str = "text") -> None:
         self._is_json, self._is_quiet, self._worker = is_json, is_quiet, worker
+        self._format = log_format
         self._level = LEVELS.index(level)
         self._lock = threading.Lock()
         self._dropped = 0
@@ -51,15 +56,29 @@ class Voice:
         self._print(line, f"{type}{subject}  {details}".rstrip() + (f"  {message}" if message else ""))
 
     def log(self, level: str, id: str, text: str) -> None:
-        if LEVELS.index(level) <= self._level:
-            with self._lock:
-                print(f"{now_text()} {level:5} {id} {text}", file=sys.stderr, flush=True)
+        """A line as broker and worker log it (`--log-format`)."""
+        if LEVELS.index(level) > self._level:
+            return
+        one = "".join(c if c.isprintable() else "?" for c in text)
+        if self._format == "json":
+            line = json.dumps({"at": now_text(), "level": level, "event": id, "text": one})
+        elif self._format == "journal":
+            line = f"<{_PRIORITIES[LEVELS.index(level)]}>{id}: {one}"
+        else:
+            line = f"{now_text()} {level:5} {id} {text}"
+        with self._lock:
+            print(line, file=sys.stderr, flush=True)
 
     def error(self, error: Mapping[str, Any]) -> None:
         """The program ends with a failure."""
         if self._is_json:
             self._print({"schema": "heddle/1", "kind": "engine", "ok": False, "error": dict(error)}, "")
-        else:
+        if self._format != "text":
+            parts = "".join(f"; {key}: {error[key]}" for key in ("expected", "found", "hint")
+                            if error.get(key))
+            self.log("error", "process.failed",
+                     f"heddle.engine: {error['code']}: {error['message']}{parts}")
+        elif not self._is_json:
             found = "".join(f"\n  {key}: {error[key]}" for key in ("expected", "found", "hint")
                             if error.get(key))
             with self._lock:
@@ -101,6 +120,16 @@ class Relay(logging.Handler):
         self.warnings += record.levelno >= logging.WARNING
         level = "warn" if record.levelno == logging.WARNING else record.levelname.lower()
         self._voice.log(level if level in LEVELS else "error", "worker", text)
+
+
+def say_warnings(voice: Voice) -> None:
+    """From now on the warnings of Python, of any library, are lines of this log."""
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int,
+             file: TextIO | None = None, line: str | None = None) -> None:
+        text = " ".join(str(message).split())
+        voice.log("warn", "python.warning",
+                  f"{category.__name__}: {text} ({os.path.basename(filename)}:{lineno})")
+    warnings.showwarning = show
 
 
 class Counters:

@@ -31,6 +31,10 @@ class Session:
         found: dict[str, Any] | None = self._worker.stats()["joined"]
         return found
 
+    def left(self) -> bool:
+        """An operator drained this worker, and it has left for good."""
+        return self._worker.left
+
     def transport(self) -> dict[str, Any]:
         return self._worker.transport()
 

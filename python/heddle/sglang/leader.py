@@ -27,7 +27,7 @@ from heddle._inside import answers, leader
 from heddle.sglang.loading import FORMAT
 
 if TYPE_CHECKING:
-    from heddle.updates import Update
+    from heddle.updates import Snapshot, Update
     from heddle.worker import Worker
 
 _log = logging.getLogger("sglang.srt.heddle")
@@ -49,8 +49,8 @@ class Leader(leader.Leader[Version]):
     kind = "sglang"
 
     def __init__(self, manager: Any, ranks: _ranks.Ranks, names: Mapping[str, tuple[str, ...]],
-                 open_worker: Callable[[], Worker]) -> None:
-        super().__init__(ranks, names, open_worker, _log)
+                 open_worker: Callable[[], Worker], places: int = 0, **how: Any) -> None:
+        super().__init__(ranks, names, open_worker, _log, places, **how)
         self._manager = manager
         self._adapter_of = {name: adapter for adapter, given in names.items() for name in given}
         self._loading = asyncio.Lock()          # SGLang has one less, or one more
@@ -85,7 +85,7 @@ class Leader(leader.Leader[Version]):
 
     # -- a version comes and goes ----------------------------------------------------------------------------
 
-    def _new(self, update: Update) -> tuple[Version, Mapping[str, Any]]:
+    def _new(self, update: Update | Snapshot) -> tuple[Version, Mapping[str, Any]]:
         return Version(update.adapter, update.version, update.tag), {}
 
     def _is_loaded(self, version: Version) -> bool:
@@ -110,6 +110,9 @@ class Leader(leader.Leader[Version]):
             version.lora_id = self._id_of(version.name)
             if version.lora_id is None:
                 raise RuntimeError(f"SGLang has evicted {version.name} at once")
+
+    async def _load_fetched(self, version: Version) -> None:
+        """The request that waits for it loads it, as one that was evicted: no other version waits."""
 
     async def _load_for_requests(self, version: Version) -> None:
         """All requests wait for the same load, and it ends without them too."""
@@ -184,6 +187,9 @@ class Leader(leader.Leader[Version]):
     def _give_names(self, version: Version) -> Callable[[], None]:
         return lambda: None                     # requests are looked up in what the leader says is active
 
+    def _give_name(self, version: Version) -> None:
+        pass
+
     def _take_name(self, version: Version) -> None:
         pass
 
@@ -244,6 +250,7 @@ class Leader(leader.Leader[Version]):
     async def resolve(self, original: Callable[..., Any], manager: Any, obj: Any) -> Any:
         """TokenizerManager._validate_and_resolve_lora: after it, SGLang's counter has the request."""
         try:
+            await self._fetch_named(obj)
             with self._taken(obj) as versions:
                 found = await self._resolve(original, manager, obj, versions)
                 self._note(versions)
@@ -252,6 +259,17 @@ class Leader(leader.Leader[Version]):
             for of in (obj, *_parts(obj).values()):     # else SGLang counts one less, of an id that is none
                 of.lora_path = None
             raise
+
+    async def _fetch_named(self, obj: Any) -> None:
+        """What the request names, and is kept elsewhere.  One of a batch may give way while another comes."""
+        given = obj.lora_path if isinstance(obj.lora_path, list) else [obj.lora_path]
+        for _ in range(_TRIES):
+            wanted = [name for name in dict.fromkeys(given) if self.may_fetch(name)]
+            for name in wanted:
+                try:
+                    await self.fetch(name)
+                except Exception as e:
+                    raise ValueError(f"{name} is not served here, and cannot be fetched: {e}") from e
 
     async def _resolve(self, original: Callable[..., Any], manager: Any, obj: Any,
                        versions: list[Version]) -> Any:

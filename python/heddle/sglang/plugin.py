@@ -181,8 +181,10 @@ async def _start(manager: Any) -> None:
         from heddle.sglang.leader import Leader
         from heddle.sglang.loading import INSTANCE
         links = _listener.gather(INSTANCE, manager.server_args.tp_size, _RANKS_S)
-        leader = Leader(manager, _ranks.Ranks(links), names(), open_worker)
-        await leader.start()
+        args = manager.server_args
+        leader = Leader(manager, _ranks.Ranks(links), names(), open_worker,
+                        args.max_loaded_loras or args.max_loras_per_batch - 1)
+        await leader.start(switch.end_server)
     except Exception as e:
         _listener.close()
         _off(str(e))

@@ -5,23 +5,27 @@ A version that is decided goes into the engine with add_lora, which copies it in
 `policy@58` and `policy` are served.  What clients load by path goes through add_lora too:
 `heddle://policy@57` and `heddle://policy` are found here, and no rank is asked.
 
+A name or a path of a version that is not here, and that is kept in the cluster, is fetched: vLLM asks a
+resolver for names that it does not have (with VLLM_ALLOW_RUNTIME_LORA_UPDATING).
+
 A request that the engine gets for a version that is gone would end the engine in its step: between two turns
 of one that runs in the background nothing holds the version.  So add_request looks first.
 """
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heddle import _ranks
-from heddle._inside import leader
+from heddle._inside import kept, leader
 from heddle.vllm.answers import Requests
 from heddle.vllm.loading import SCHEME, path_of
 
 if TYPE_CHECKING:
-    from heddle.updates import Update
+    from heddle.updates import Snapshot, Update
     from heddle.worker import Worker
 
 _log = logging.getLogger("vllm.heddle")
@@ -38,8 +42,8 @@ class Leader(leader.Leader[Version]):
     kind = "vllm"
 
     def __init__(self, models: Any, engine: Any, ranks: _ranks.Ranks, adapters: Iterable[str],
-                 open_worker: Callable[[], Worker]) -> None:
-        super().__init__(ranks, adapters, open_worker, _log)
+                 open_worker: Callable[[], Worker], places: int = 0, **how: Any) -> None:
+        super().__init__(ranks, adapters, open_worker, _log, places, **how)
         self._models, self._engine = models, engine
         self._add = engine.add_lora             # vLLM's own
         self._add_request = getattr(engine, "add_request", None)    # an engine without a server has not
@@ -49,8 +53,10 @@ class Leader(leader.Leader[Version]):
         self._engine.add_lora = self._load_for_client
         if self._add_request is not None:
             self._engine.add_request = self._request
+        if hasattr(self._models, "lora_resolvers"):     # an engine without a server has not
+            self._models.lora_resolvers = [*self._models.lora_resolvers, self]
 
-    def _new(self, update: Update) -> tuple[Version, Mapping[str, Any]]:
+    def _new(self, update: Update | Snapshot) -> tuple[Version, Mapping[str, Any]]:
         from vllm.lora.request import LoRARequest
         version = Version(update.adapter, update.version, update.tag)
         number = self._models.lora_id_counter.inc(1)
@@ -77,6 +83,9 @@ class Leader(leader.Leader[Version]):
                     names[name] = request
         return take_back
 
+    def _give_name(self, version: Version) -> None:
+        self._models.lora_requests[version.name] = version.request
+
     def _take_name(self, version: Version) -> None:
         self._models.lora_requests.pop(version.name, None)
 
@@ -85,7 +94,8 @@ class Leader(leader.Leader[Version]):
         path = version.request.lora_path
         states = self._engine.output_processor.request_states.values()
         return (version.uses > 0
-                or any(named.lora_path == path for named in self._models.lora_requests.values())
+                or any(named.lora_path == path for name, named in self._models.lora_requests.items()
+                       if name != version.name)
                 or any(state.lora_request is not None and state.lora_request.lora_path == path
                        for state in states))
 
@@ -115,6 +125,21 @@ class Leader(leader.Leader[Version]):
             raise LoRAAdapterNotFoundError(request.lora_name, request.lora_path)
         return version
 
+    async def resolve_lora(self, base_model_name: str, lora_name: str) -> Any | None:
+        """vLLM's resolver, of a name that it has not.  None: it is not found (404).  vLLM gives the request
+        that it gets a number of its own, so it is not the version's.
+        """
+        if not self.may_fetch(lora_name):
+            return None
+        try:
+            version = await self.fetch(lora_name)
+        except Exception as e:
+            if kept.is_none(e):
+                return None
+            from fastapi import HTTPException
+            raise HTTPException(503 if kept.is_for_now(e) else 400, f"{lora_name} is not served: {e}") from e
+        return copy.copy(version.request)
+
     # -- a client's name for it ------------------------------------------------------------------------------
 
     def _version_of(self, path: str) -> Version | None:
@@ -128,6 +153,8 @@ class Leader(leader.Leader[Version]):
         """Instead of the engine's add_lora.  What it raises is the answer of /v1/load_lora_adapter."""
         name, path = request.lora_name, request.lora_path
         version = self._version_of(path)
+        if path.startswith(SCHEME) and self.may_fetch(path.removeprefix(SCHEME)):
+            version = await self._fetch_for_client(path.removeprefix(SCHEME))
         if path.startswith(SCHEME) and (version is None or not version.is_named):
             from vllm.lora.worker_manager import LoRAAdapterNotFoundError
             raise LoRAAdapterNotFoundError(name, path)
@@ -139,6 +166,14 @@ class Leader(leader.Leader[Version]):
         if behind is not None:                  # in place of a name that stands for a version
             raise ValueError(f"{name} is a name for {behind.tag}, which does not change: unload {name} first")
         return await self._add(request)
+
+    async def _fetch_for_client(self, name: str) -> Version | None:
+        try:
+            return await self.fetch(name)
+        except Exception as e:
+            if kept.is_none(e):
+                return None
+            raise
 
     def _check_name(self, name: str, version: Version | None) -> None:
         """`policy` and `policy@57` stand for what they say."""

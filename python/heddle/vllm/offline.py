@@ -84,9 +84,17 @@ class _Versions:
             raise Closed("the versions of this engine are closed, or were not opened", code="closed", exit=2,
                          hint="call it within `with heddle.vllm.attach(llm) as versions`, for an AsyncLLM "
                               "`async with`")
+        self._check_here()
+
+    def _check_here(self) -> None:
+        if self._leader.has_left:
+            raise Closed("the worker of this engine was drained (heddle drain) and has left: no version "
+                         "comes any more", code="closed", exit=2,
+                         hint="end this program; what is loaded stays in the engine until then")
 
     async def _poll(self, timeout: float) -> None:
         await self._leader.poll(timeout)
+        self._check_here()
 
     async def _wait_current(self, timeout: float) -> None:
         until = time.monotonic() + timeout
@@ -108,7 +116,7 @@ class Attached(_Versions):
 
     def poll(self, timeout: float = 0.0) -> None:
         """Takes the updates that are there; where there are none, waits so many seconds for one.  Raises
-        Closed after close().
+        Closed after close(), and when the worker was drained and has left.
         """
         self._check_open()
         self._loop.run_until_complete(self._poll(timeout))

@@ -179,9 +179,10 @@ class Endpoint:
         from heddle.vllm.leader import Leader
         links = links_of(engine_client.vllm_config)
         assert links is not None
+        lora = engine_client.vllm_config.lora_config
         leader = Leader(state.openai_serving_models, engine_client, _ranks.Ranks(links), adapters(),
-                        open_worker)
-        await leader.start()
+                        open_worker, lora.max_cpu_loras or lora.max_loras)
+        await leader.start(switch.end_server)
         self._leader = leader
         say_on(engine_client.vllm_config)
 

@@ -51,6 +51,10 @@ SEAMS: tuple[Seam, ...] = (
     Function(_MODELS, "OpenAIServingModels.model_name", ("self", "lora_request")),
     Function(_MODELS, "OpenAIServingModels.load_lora_adapter", ("self", "request"),
              uses=("add_lora", "lora_requests")),
+    # versions that are fetched at their first request
+    Attribute(_MODELS, "OpenAIServingModels", "lora_resolvers"),
+    Function(_MODELS, "OpenAIServingModels.resolve_lora", ("self", "lora_name"),
+             uses=("lora_resolvers", "resolve_lora", "add_lora", "lora_requests")),
     Function(_ENGINE, "AsyncLLM.add_lora", ("self", "lora_request")),
     Function(_ENGINE, "AsyncLLM.remove_lora", ("self", "lora_id")),
     Function(_ENGINE, "AsyncLLM.add_request", ("self", "request_id", "prompt", "params", "arrival_time",

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/standby.h"
+
+#include "core/errors.h"
+#include "proto/msg.h"
+
+#include <string.h>
+
+#define KEY_MARK ", key " /* what follows it in a leader's key is its public key, to the end */
+
+static int fail(const char *doubt, const char *leader, heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_UNAVAILABLE, "this broker stands by%s: %s%s", doubt,
+                      *leader ? "the one that leads is " : "none leads at the moment", leader);
+}
+
+int standby_check_ready(const standby_t *s, heddle_error_t *error)
+{
+    if (s->is_following) return HEDDLE_OK;
+    int rc = fail(s->is_answered ? ", and does not follow the registry yet" : ", and etcd does not answer it",
+                  s->leader, error);
+    error_hint(error, s->is_answered ? "it reads the registry: see its log" : "see that etcd runs");
+    return rc;
+}
+
+int standby_refuse(const standby_t *s, heddle_error_t *error)
+{
+    int rc = fail("", s->leader, error);
+    error_hint(error, "ask the one that leads");
+    return rc;
+}
+
+bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
+{
+    msg_t m, answer;
+    heddle_error_t error;
+    int rc = msg_decode(frame, &m, &error);
+    msg_type_t of = rc ? (msg_type_t)0 : m.type;
+    if (!rc) msg_fini(&m);
+    if (of == MSG_PING) return false;
+    if (!rc) {
+        fail("", s->leader, &error);
+        error_hint(&error, "a client goes to the one that leads by itself; opts.broker may name all of them");
+    }
+    msg_from_error(&error, 0, of, &answer);
+    answer.error.retriable = true;
+    answer.error.retry_ms = *s->leader ? STANDBY_RETRY_MS : STANDBY_SOON_MS;
+    answer.error.leader = s->leader;
+    answer.error.leader_key = s->leader_key;
+    return !msg_encode(&answer, out);
+}
+
+/* What a member needs another broker for, with the number of the request and of the session.  Other messages
+ * follow from a session, which ends at its next heartbeat. */
+static bool is_of_member(const msg_t *m, uint64_t *ret_req, uint64_t *ret_token)
+{
+    *ret_req = *ret_token = 0;
+    switch (m->type) {
+    case MSG_HELLO: return m->hello.role != ROLE_ADMIN;
+    case MSG_JOIN: *ret_req = m->join.req; return true;
+    case MSG_OPEN: *ret_req = m->open.req; return true;
+    case MSG_PUBLISH:
+        *ret_req = m->publish.req;
+        *ret_token = m->publish.token;
+        return true;
+    case MSG_HEARTBEAT: *ret_token = m->heartbeat.token; return true;
+    default: return false;
+    }
+}
+
+bool standby_turn_away(bytes_t frame, const brokers_row_t *to, buf_t *out)
+{
+    msg_t m, answer;
+    heddle_error_t error;
+    uint64_t req, token;
+    if (msg_decode(frame, &m, &error)) return false;
+    msg_type_t of = m.type;
+    bool is_taken = is_of_member(&m, &req, &token);
+    msg_fini(&m);
+    if (!is_taken) return false;
+    /* A session that is not found ends, and its member says HELLO, as to a broker that was started again. */
+    error_fail(&error, token ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_UNAVAILABLE,
+               "etcd does not answer this broker, and another one may lead%s%s", to ? ": ask " : "",
+               to ? to->endpoint : "");
+    error_hint(&error, "a client goes there by itself; see that etcd runs, and that this host reaches it");
+    msg_from_error(&error, req, of, &answer);
+    answer.error.token = token;
+    answer.error.retriable = true;
+    answer.error.retry_ms = STANDBY_RETRY_MS;
+    answer.error.leader = to ? to->endpoint : "";
+    answer.error.leader_key = to ? to->key : "";
+    (void)msg_encode(&answer, out);
+    return true;
+}
+
+void standby_holder(const char *endpoint, int pid, const char *host, const char *key,
+                    char to[STANDBY_HOLDER_BYTES])
+{
+    text_printf(to, STANDBY_HOLDER_BYTES, "%.*s of pid %d on %.50s%s%.*s", STANDBY_ADDRESS_BYTES - 1,
+                endpoint, pid, host, *key ? KEY_MARK : "", (int)HEDDLE_KEY_TEXT - 1, key);
+}
+
+void standby_leader(const char *holder, char to[STANDBY_ADDRESS_BYTES], char key[HEDDLE_KEY_TEXT])
+{
+    const char *mark = strstr(holder, KEY_MARK), *word = mark ? mark + sizeof KEY_MARK - 1 : "";
+    size_t bytes = strcspn(holder, " ");
+    bool is_address = bytes < STANDBY_ADDRESS_BYTES && strstr(holder, "://");
+    text_printf(to, STANDBY_ADDRESS_BYTES, "%.*s", is_address ? (int)bytes : 0, holder);
+    text_printf(key, HEDDLE_KEY_TEXT, "%s", strlen(word) == HEDDLE_KEY_TEXT - 1 ? word : "");
+}
+
+void standby_reachable(const char *bound, const char *host, char to[STANDBY_ADDRESS_BYTES])
+{
+    static const char *const ALL[] = {"tcp://0.0.0.0:", "tcp://[::]:", "tcp://*:"};
+    for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++)
+        if (!strncmp(bound, ALL[i], strlen(ALL[i])) && *host) {
+            text_printf(to, STANDBY_ADDRESS_BYTES, "tcp://%s:%s", host, bound + strlen(ALL[i]));
+            return;
+        }
+    text_printf(to, STANDBY_ADDRESS_BYTES, "%s", bound);
+}

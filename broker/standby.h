@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/standby.h (PURE): what a broker answers while another one of its registry leads (store/etcd.h).
+ *
+ *   any message but PING   ERROR `unavailable`, retriable, with the address of the leader
+ *   PING, no message       nothing
+ *
+ * A broker that led and yields (store/etcd_leader.h) answers its members, and they alone, in this way:
+ *
+ *   HELLO, JOIN, OPEN      ERROR `unavailable`, retriable; to HELLO with the address of one that stood by
+ *   HEARTBEAT, PUBLISH     ERROR `not_found` of the session, which ends: the client says HELLO
+ *
+ * It decides nothing, looks up no key and admits no member: the client goes to the leader, or asks again
+ * (docs/protocol.md, Standbys).  Without state.  The loop's thread. */
+#ifndef BROKER_STANDBY_H
+#define BROKER_STANDBY_H
+
+#include "broker/brokers.h"
+#include "core/bytes.h"
+#include <heddle/error.h>
+#include <heddle/keys.h>
+#include <stdbool.h>
+
+/* In a takeover a member waits so long; and a thousand of them ask so often. */
+#define STANDBY_RETRY_MS 300
+#define STANDBY_SOON_MS 100 /* none leads: this broker, or another one, does in a moment */
+#define STANDBY_ADDRESS_BYTES 256
+
+/* What a standby has to say of itself. */
+typedef struct {
+    char leader[STANDBY_ADDRESS_BYTES]; /* where the other one is; "": none leads, or it is not known */
+    char leader_key[HEDDLE_KEY_TEXT];   /* that it proves; "": none, or not known */
+    bool is_following;                  /* it has the registry in memory, but for the latest */
+    bool is_answered;                   /* by etcd */
+    uint64_t behind;                    /* revisions of etcd that it has not followed yet */
+} standby_t;
+
+/* OK: it could take over at once.  UNAVAILABLE, and why. */
+int standby_check_ready(const standby_t *s, heddle_error_t *error);
+/* UNAVAILABLE: only the broker that leads answers this. */
+int standby_refuse(const standby_t *s, heddle_error_t *error);
+
+/* Appends the answer to `out`.  False: there is none, or no memory for it. */
+bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out);
+
+/* The answer of a broker that yields.  `to`: one that stood by; NULL: none is known.  False: the frame is
+ * none of these, and the broker has to answer it.  Without memory `out` stays as it is. */
+bool standby_turn_away(bytes_t frame, const brokers_row_t *to, buf_t *out);
+
+/* Writes the value of a leader's key: the whole address, for a standby to name it, and of a long host name
+ * the first part.  `key` "": none. */
+#define STANDBY_HOLDER_BYTES 384
+void standby_holder(const char *endpoint, int pid, const char *host, const char *key,
+                    char to[STANDBY_HOLDER_BYTES]);
+/* Of the value of a leader's key: the address in front of its first blank, and the public key at its end,
+ * behind ", key "; "" where it names none. */
+void standby_leader(const char *holder, char to[STANDBY_ADDRESS_BYTES], char key[HEDDLE_KEY_TEXT]);
+
+/* Where clients reach a listener: `bound`, with `host` in place of an address that stands for all. */
+void standby_reachable(const char *bound, const char *host, char to[STANDBY_ADDRESS_BYTES]);
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/store/etcd_follow.h"
+
+#include <stdlib.h>
+
+void etcd_follow_init(etcd_follow_t *f) { *f = (etcd_follow_t){.page_rows = ETCD_PAGE_ROWS}; }
+
+void etcd_follow_fini(etcd_follow_t *f)
+{
+    uint64_t page_rows = f->page_rows;
+    rows_destroy(&f->rows);
+    buf_fini(&f->after);
+    *f = (etcd_follow_t){.page_rows = page_rows};
+}
+
+static bool begin_anew(etcd_follow_t *f)
+{
+    etcd_follow_fini(f);
+    return false;
+}
+
+bool etcd_follow_request(const etcd_follow_t *f, const char *prefix, buf_t *out)
+{
+    if (f->state == ETCD_FOLLOWING) etcd_json_watch(out, prefix, f->revision + 1);
+    else etcd_json_range(out, prefix, buf_view(&f->after), (uint32_t)f->page_rows, f->revision);
+    return f->state == ETCD_FOLLOWING;
+}
+
+static bool is_key(bytes_t key, const char *name)
+{
+    return key.bytes == strlen(name) && !memcmp(key.data, name, key.bytes);
+}
+
+bool etcd_follow_is_beside(bytes_t key)
+{
+    size_t below = strlen(ETCD_KEY_BROKERS);
+    return is_key(key, ETCD_KEY_LEADER) || is_key(key, ETCD_KEY_LAST) || is_key(key, ETCD_KEY_IMPORT) ||
+           (key.bytes > below && !memcmp(key.data, ETCD_KEY_BROKERS, below));
+}
+
+static bool take_row(etcd_follow_t *f, bytes_t key, const etcd_kv_t *kv)
+{
+    heddle_error_t error;
+    bool is_last = is_key(key, ETCD_KEY_LAST);
+    if (is_key(key, ETCD_KEY_META) || (!is_last && etcd_follow_is_beside(key))) return true;
+    if (!is_last) return !rows_follow(f->rows, key, kv->value, kv->is_gone, &error);
+    if (kv->value.bytes >= sizeof f->marker) return false;
+    text_printf(f->marker, sizeof f->marker, "%.*s", (int)kv->value.bytes,
+                kv->value.bytes ? (const char *)kv->value.data : "");
+    f->last_revision = kv->mod_revision;
+    return true;
+}
+
+static bool take_page(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
+{
+    heddle_error_t error;
+    if (a->code == ETCD_EXHAUSTED && f->page_rows > 1) { /* larger than what etcd's gateway lets through */
+        f->page_rows /= 2;
+        return true;
+    }
+    if (a->code || (f->state == ETCD_UNREAD && rows_new(&f->rows, &error))) return false;
+    if (f->state == ETCD_UNREAD) f->revision = a->revision;
+    f->state = ETCD_FOLLOW_READING;
+    for (size_t i = 0; i < a->kv_count; i++) {
+        bytes_t key = etcd_json_below(prefix, a->kvs[i].key);
+        if (!take_row(f, key, &a->kvs[i])) return false;
+        if (i + 1 < a->kv_count) continue;
+        buf_clear(&f->after);
+        buf_add(&f->after, key.data, key.bytes);
+    }
+    if (!a->has_more || !a->kv_count) f->state = ETCD_FOLLOWING;
+    return !f->after.failed;
+}
+
+/* The markers RUN.NUMBER of two transactions, one behind the other: a run counts its own from 0 on. */
+static bool is_next(const char *before, const char *marker)
+{
+    const char *dot = strrchr(before, '.'), *at = strrchr(marker, '.');
+    if (!at) return false;
+    size_t run = (size_t)(at - marker);
+    bool is_same_run = dot && (size_t)(dot - before) == run && !memcmp(before, marker, run);
+    return strtoull(at + 1, NULL, 10) == (is_same_run ? strtoull(dot + 1, NULL, 10) + 1 : 0);
+}
+
+/* A watch begins where the one before ended, so nothing is said twice; if it were, the marker would not be
+ * the next one. */
+static bool take_events(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
+{
+    char before[ETCD_MARKER_BYTES];
+    if (a->code || a->is_canceled) return false;
+    for (size_t i = 0; i < a->kv_count; i++) {
+        const etcd_kv_t *kv = &a->kvs[i];
+        bytes_t key = etcd_json_below(prefix, kv->key);
+        memcpy(before, f->marker, sizeof before);
+        if (!take_row(f, key, kv)) return false;
+        if (is_key(key, ETCD_KEY_LAST) && !is_next(before, f->marker)) return false;
+        if (kv->mod_revision > f->revision) f->revision = kv->mod_revision;
+    }
+    return true;
+}
+
+bool etcd_follow_answer(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
+{
+    bool is_good = f->state == ETCD_FOLLOWING ? take_events(f, prefix, a) : take_page(f, prefix, a);
+    return is_good || begin_anew(f);
+}
+
+bool etcd_follow_has(const etcd_follow_t *f, uint64_t last_revision)
+{
+    return f->state == ETCD_FOLLOWING && last_revision && f->last_revision == last_revision;
+}
+
+store_rows_t *etcd_follow_take(etcd_follow_t *f)
+{
+    store_rows_t *rows = f->rows;
+    f->rows = NULL;
+    etcd_follow_fini(f);
+    return rows;
+}

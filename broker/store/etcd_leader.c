@@ -1,0 +1,918 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/store/etcd_leader.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+
+#define LEADER ETCD_KEY_LEADER
+#define LAST ETCD_KEY_LAST
+#define META ETCD_KEY_META
+#define IMPORT ETCD_KEY_IMPORT
+#define MARKER_BYTES ETCD_MARKER_BYTES
+#define HURRY_US 20000ull  /* none leads, and some rows are missing */
+#define PAUSE_US 200000ull /* when no endpoint answered */
+#define TIMEOUT_MAX_MS 2000u
+#define SECOND_US 1000000ull
+#define LOGIN_TIMEOUT_MS 10000u /* etcd hashes a password slowly on purpose */
+
+static etcd_lane_state_t *work(etcd_leader_t *l) { return &l->lanes[ETCD_WORK]; }
+
+static void next_endpoint(etcd_leader_t *l)
+{
+    l->endpoint = (l->endpoint + 1) % l->opts.endpoints;
+    l->failures++;
+}
+
+/* The lane's next request; its body is written by the caller. */
+static buf_t *want(etcd_leader_t *l, etcd_lane_t lane, etcd_call_t call, uint64_t due_us)
+{
+    etcd_lane_state_t *s = &l->lanes[lane];
+    s->call = call;
+    s->is_wanted = true;
+    s->is_sent = s->is_unknown = false;
+    s->due_us = due_us;
+    buf_clear(&s->body);
+    return &s->body;
+}
+
+static void stop(etcd_leader_t *l, etcd_state_t state)
+{
+    l->state = state;
+    for (int i = 0; i < ETCD_LANES; i++) l->lanes[i].is_wanted = false;
+}
+
+static int refuse(etcd_leader_t *l, int code, const char *what, const char *why, const char *hint)
+{
+    error_fail(&l->why, code, "etcd: %s: %s", what, why);
+    error_hint(&l->why, "%s", hint);
+    stop(l, ETCD_REFUSED);
+    return code;
+}
+
+static void lose(etcd_leader_t *l, const char *why)
+{
+    error_fail(&l->why, HEDDLE_ERR_FENCED, "this broker does not lead any more: %s", why);
+    error_hint(&l->why, "nothing is decided here; the broker that leads now has all that was acknowledged");
+    stop(l, ETCD_LOST);
+}
+
+/* ---- the user ---- */
+
+/* Once a second at most: a token that is never taken would be asked for without a pause. */
+static void log_in(etcd_leader_t *l, uint64_t now_us)
+{
+    uint64_t due_us = l->login_us ? l->login_us + SECOND_US : now_us;
+    buf_clear(&l->token);
+    l->login_us = due_us > now_us ? due_us : now_us;
+    etcd_json_login(want(l, ETCD_LOGIN, ETCD_AUTHENTICATE, l->login_us), l->opts.user, l->opts.password);
+}
+
+static bool is_logging_in(const etcd_leader_t *l) { return l->lanes[ETCD_LOGIN].is_wanted; }
+
+/* The request itself was not refused: its token has expired, or etcd's users have changed since. */
+static bool needs_login(const etcd_leader_t *l, const etcd_answer_t *a)
+{
+    if (!l->opts.user) return false;
+    return a->code == ETCD_UNAUTHENTICATED ||
+           (a->code == ETCD_INVALID && (strstr(a->message, "user name is empty") ||
+                                        strstr(a->message, "revision of auth store is old")));
+}
+
+/* ---- LOOKING, STANDBY, TAKING ---- */
+
+static void look(etcd_leader_t *l, etcd_state_t state, uint64_t due_us)
+{
+    etcd_txn_t t;
+    l->state = state;
+    etcd_txn_begin(&t, want(l, ETCD_WORK, ETCD_TXN, due_us), l->opts.prefix);
+    etcd_txn_get(&t, META);
+    etcd_txn_get(&t, LEADER);
+    etcd_txn_get(&t, LAST);
+    etcd_txn_get(&t, IMPORT);
+    etcd_txn_get_any(&t, 3);
+    etcd_txn_end(&t);
+}
+
+static void marker(const etcd_leader_t *l, uint64_t number, char to[MARKER_BYTES])
+{
+    text_printf(to, MARKER_BYTES, "%s.%llu", l->opts.run, (unsigned long long)number);
+}
+
+static void put_text(etcd_txn_t *t, const char *key, const char *text, uint64_t lease)
+{
+    etcd_txn_put(t, key, bytes_of(text, strlen(text)), lease);
+}
+
+static void leader_value(const etcd_leader_t *l, char to[ETCD_HOLDER_BYTES])
+{
+    text_printf(to, ETCD_HOLDER_BYTES, "%s %s", l->opts.run, l->opts.holder);
+}
+
+/* What an import before this one left is cleared. */
+static void begin_import(const etcd_leader_t *l, etcd_txn_t *t)
+{
+    static const char *const ROWS[] = {"a/", "f/", "k/", "n/", "r/", "v/", "w/"};
+    put_text(t, IMPORT, l->opts.run, 0);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && l->import_revision; i++)
+        etcd_txn_delete_below(t, ROWS[i]);
+}
+
+/* The row of meta that TAKE writes. */
+static void next_meta(const etcd_leader_t *l, char to[ROWS_META_BYTES])
+{
+    const char *cluster = rows_cluster(l->rows);
+    if (l->opts.purpose == ETCD_IMPORT) rows_meta(l->opts.fresh, l->opts.epoch, to);
+    else rows_meta(*cluster ? cluster : l->opts.fresh, rows_epoch(l->rows) + 1, to);
+}
+
+static void take_leadership(etcd_leader_t *l, uint64_t now_us)
+{
+    etcd_txn_t t;
+    char text[ETCD_HOLDER_BYTES];
+    l->state = ETCD_TAKING;
+    etcd_txn_begin(&t, want(l, ETCD_WORK, ETCD_TXN, now_us), l->opts.prefix);
+    etcd_txn_compare_created(&t, LEADER, 0);
+    etcd_txn_compare_changed(&t, META, l->meta_revision);
+    l->took_revision = etcd_follow_has(&l->follow, l->last_revision) ? l->last_revision : 0;
+    if (l->took_revision) etcd_txn_compare_changed(&t, LAST, l->took_revision);
+    etcd_txn_compare_changed(&t, IMPORT, l->import_revision);
+    leader_value(l, text);
+    put_text(&t, LEADER, text, l->lease);
+    if (l->opts.purpose == ETCD_IMPORT) begin_import(l, &t);
+    next_meta(l, text);
+    put_text(&t, META, text, 0);
+    marker(l, 0, text);
+    put_text(&t, LAST, text, 0);
+    etcd_txn_end(&t);
+}
+
+/* One that was refused to a standby is asked for again at once. */
+static void want_lease(etcd_leader_t *l, uint64_t now_us)
+{
+    etcd_lane_state_t *s = &l->lanes[ETCD_LEASE];
+    if (!s->is_wanted || s->call != ETCD_GRANT)
+        etcd_json_grant(want(l, ETCD_LEASE, ETCD_GRANT, now_us), l->opts.ttl_s);
+    else if (!s->is_sent && s->due_us > now_us) s->due_us = now_us;
+}
+
+/* TAKING without a lease, or with one that may be over soon: it is granted first. */
+static void take_or_grant(etcd_leader_t *l, uint64_t now_us)
+{
+    l->state = ETCD_TAKING;
+    work(l)->is_wanted = false;
+    if (l->lease && now_us + l->ttl_s * SECOND_US / 2 < l->lease_us) take_leadership(l, now_us);
+    else want_lease(l, now_us);
+}
+
+static bytes_t short_key(const etcd_leader_t *l, bytes_t key) { return etcd_json_below(l->opts.prefix, key); }
+
+static bool is_key(bytes_t key, const char *name)
+{
+    return key.bytes == strlen(name) && !memcmp(key.data, name, key.bytes);
+}
+
+/* One with an older lease of this run would end with that. */
+static bool is_own(const etcd_leader_t *l, const etcd_kv_t *leader)
+{
+    char own[ETCD_HOLDER_BYTES];
+    leader_value(l, own);
+    return leader->lease == l->lease && leader->value.bytes == strlen(own) &&
+           !memcmp(leader->value.data, own, leader->value.bytes);
+}
+
+/* What is behind the name of its run. */
+static void note_other(etcd_leader_t *l, const etcd_kv_t *leader)
+{
+    const char *text = leader->value.data, *blank = memchr(text, ' ', leader->value.bytes);
+    size_t skipped = blank ? (size_t)(blank + 1 - text) : 0;
+    char other[sizeof l->other];
+    text_printf(other, sizeof other, "%.*s", (int)(leader->value.bytes - skipped), text + skipped);
+    error_text(l->other, sizeof l->other, other);
+}
+
+/* What it finds may be there, of a prefix with or without a registry, or with an import that was not
+ * finished. */
+static bool fits_purpose(etcd_leader_t *l, const etcd_answer_t *a, bool has_meta)
+{
+    const char *prefix = l->opts.prefix;
+    if (l->import_revision && l->opts.purpose != ETCD_IMPORT)
+        refuse(l, HEDDLE_ERR_DATA_DIR, prefix, "an import into the prefix was not finished",
+               "run `heddle registry import` again: it begins anew; until then no broker starts there");
+    else if (!l->import_revision && l->opts.purpose == ETCD_IMPORT && (has_meta || a->kv_count))
+        refuse(l, HEDDLE_ERR_DATA_DIR, prefix, "the prefix has data, and an import replaces none",
+               "choose another prefix; this one was left as it was");
+    else if (l->opts.purpose == ETCD_EXPORT && !has_meta)
+        refuse(l, HEDDLE_ERR_NOT_FOUND, prefix, "the prefix has no registry",
+               "see that --store names the right etcd and prefix");
+    return l->state != ETCD_REFUSED;
+}
+
+static bool may_be_taken(etcd_leader_t *l, const etcd_answer_t *a, const etcd_kv_t *meta)
+{
+    heddle_error_t error;
+    if (!fits_purpose(l, a, meta != NULL)) return false;
+    if (meta && rows_read(l->rows, bytes_of(META, strlen(META)), meta->value, &error)) {
+        l->why = error;
+        stop(l, ETCD_REFUSED);
+        return false;
+    }
+    for (size_t i = 0; i < a->kv_count && !meta; i++) {
+        bytes_t key = short_key(l, a->kvs[i].key);
+        if (etcd_follow_is_beside(key)) continue;
+        refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix has keys that Heddle did not write",
+               "choose another prefix; this one was left as it was");
+        return false;
+    }
+    const char *cluster = rows_cluster(l->rows);
+    if (l->opts.cluster && strcmp(cluster, l->opts.cluster)) {
+        refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix belongs to another cluster",
+               "see that --store names the right etcd and prefix, and --store-cluster the right cluster");
+        error_contrast(&l->why, l->opts.cluster, *cluster ? cluster : "none: the prefix is empty");
+        return false;
+    }
+    if (rows_epoch(l->rows) < EPOCH_MAX) return true;
+    refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "its epochs are used up: no token could be new",
+           "begin a new cluster with another prefix; workers and publishers are to be started again");
+    return false;
+}
+
+/* ---- following ---- */
+
+static void follow(etcd_leader_t *l, uint64_t due_us)
+{
+    buf_t *body = want(l, ETCD_FOLLOW, ETCD_RANGE, due_us);
+    if (etcd_follow_request(&l->follow, l->opts.prefix, body)) l->lanes[ETCD_FOLLOW].call = ETCD_STREAM;
+}
+
+static void end_following(etcd_leader_t *l)
+{
+    l->lanes[ETCD_FOLLOW].is_wanted = false;
+    etcd_follow_fini(&l->follow);
+}
+
+bool etcd_leader_is_answered(const etcd_leader_t *l) { return l->failures < (uint64_t)l->opts.endpoints; }
+
+bool etcd_leader_is_following(const etcd_leader_t *l)
+{
+    return l->state == ETCD_STANDBY && l->follow.state == ETCD_FOLLOWING && etcd_leader_is_answered(l);
+}
+
+uint64_t etcd_leader_behind(const etcd_leader_t *l)
+{
+    return l->last_revision > l->follow.last_revision ? l->last_revision - l->follow.last_revision : 0;
+}
+
+/* Whether what is missing may come yet, by a watch that is there. */
+static bool is_catching_up(etcd_leader_t *l, uint64_t now_us)
+{
+    bool is_behind = l->follow.state == ETCD_FOLLOWING && !etcd_follow_has(&l->follow, l->last_revision);
+    if (!is_behind) l->behind_us = 0;
+    else if (!l->behind_us) l->behind_us = now_us;
+    return is_behind && now_us - l->behind_us < ETCD_CATCH_UP_MS * 1000ull;
+}
+
+/* The leader's key is gone: whether it is time to take the lead is looked up now.  A look that is under way
+ * may have been before. */
+static void look_if_gone(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    etcd_lane_state_t *s = work(l);
+    for (size_t i = 0; i < a->kv_count; i++)
+        if (a->kvs[i].is_gone && is_key(short_key(l, a->kvs[i].key), LEADER) && l->state == ETCD_STANDBY &&
+            s->is_wanted) {
+            l->is_gone = s->is_sent;
+            s->due_us = now_us;
+        }
+}
+
+/* What fails for a moment is asked for again, from where it was. */
+static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, uint64_t now_us)
+{
+    etcd_lane_state_t *s = &l->lanes[ETCD_FOLLOW];
+    arena_t arena = {0};
+    etcd_answer_t a;
+    bool is_read = (outcome == ETCD_ANSWERED || outcome == ETCD_PIECE) && etcd_answer_read(body, &arena, &a);
+    bool is_said = is_read && (!a.code || a.code == ETCD_EXHAUSTED || a.code == ETCD_OUT_OF_RANGE);
+    if (is_read && needs_login(l, &a)) {
+        follow(l, now_us);
+        if (!is_logging_in(l)) log_in(l, now_us);
+    } else if (!is_said) {
+        follow(l, now_us + PAUSE_US);
+    } else if (!etcd_follow_answer(&l->follow, l->opts.prefix, &a)) {
+        follow(l, now_us + SECOND_US);
+    } else if (s->call == ETCD_RANGE) {
+        follow(l, now_us);
+    } else {
+        look_if_gone(l, &a, now_us);
+        if (outcome == ETCD_ANSWERED) follow(l, now_us + PAUSE_US);
+    }
+    arena_fini(&arena);
+}
+
+/* ---- the rows of brokers ---- */
+
+/* A standby's own, under a lease that it has for that.  What changed since is written a second later. */
+static void show_standby(etcd_leader_t *l, uint64_t now_us)
+{
+    if (!l->opts.own) return;
+    if (!l->lease && !l->lanes[ETCD_LEASE].is_wanted) want_lease(l, now_us);
+    brokers_row_t row = *l->opts.own;
+    row.is_following = etcd_leader_is_following(l);
+    row.behind = row.is_following ? etcd_leader_behind(l) : 0;
+    bool is_same = l->shown.lease == l->lease && l->shown.row.is_following == row.is_following &&
+                   l->shown.row.behind == row.behind;
+    bool is_early = l->shown.sent_us && now_us < l->shown.sent_us + SECOND_US;
+    if (!l->lease || is_same || is_early || l->lanes[ETCD_BROKERS].is_wanted) return;
+    etcd_txn_t t;
+    char key[sizeof ETCD_KEY_BROKERS + ETCD_MARKER_BYTES];
+    buf_t value = {0}, *body = want(l, ETCD_BROKERS, ETCD_TXN, now_us);
+    brokers_write(&row, &value);
+    text_printf(key, sizeof key, ETCD_KEY_BROKERS "%s", l->opts.run);
+    etcd_txn_begin(&t, body, l->opts.prefix);
+    etcd_txn_put(&t, key, buf_view(&value), l->lease);
+    etcd_txn_end(&t);
+    body->failed = body->failed || value.failed;
+    buf_fini(&value);
+    l->shown.row = row;
+    l->shown.with = l->lease;
+    l->shown.lease = 0;
+    l->shown.sent_us = now_us;
+}
+
+static void read_brokers(etcd_leader_t *l, uint64_t due_us)
+{
+    etcd_txn_t t;
+    if (!l->opts.own) return;
+    etcd_txn_begin(&t, want(l, ETCD_BROKERS, ETCD_TXN, due_us), l->opts.prefix);
+    etcd_txn_get_below(&t, ETCD_KEY_BROKERS, BROKERS_MAX + 1); /* its own of before may be among them */
+    etcd_txn_end(&t);
+}
+
+static void take_brokers(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    l->brokers.count = 0;
+    for (size_t i = 0; i < a->kv_count; i++) {
+        bytes_t run = short_key(l, a->kvs[i].key);
+        bool is_own =
+            run.bytes == strlen(ETCD_KEY_BROKERS) + strlen(l->opts.run) &&
+            !memcmp((const char *)run.data + strlen(ETCD_KEY_BROKERS), l->opts.run, strlen(l->opts.run));
+        if (!is_own) (void)brokers_add(&l->brokers, a->kvs[i].value);
+    }
+    l->brokers.revision = a->revision;
+    l->brokers.seen_us = now_us;
+}
+
+/* `why`: of an answer that was read, what it says; of one that was not, whatever came. */
+static void note_trouble(etcd_leader_t *l, etcd_outcome_t outcome, bool is_read, bytes_t why)
+{
+    char text[sizeof l->trouble] = "what answers there is not an etcd of version 3.4 or later";
+    if (is_read || outcome != ETCD_ANSWERED)
+        text_printf(text, sizeof text, "%.*s",
+                    why.bytes < sizeof text ? (int)why.bytes : (int)sizeof text - 1,
+                    why.bytes ? (const char *)why.data : "");
+    error_text(l->trouble, sizeof l->trouble, *text ? text : "none is reached");
+    l->is_untrusted = outcome == ETCD_UNTRUSTED;
+}
+
+/* Nothing depends on it: a request that failed, or was refused, is not repeated but for the next time. */
+static void on_brokers(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, uint64_t now_us)
+{
+    arena_t arena = {0};
+    etcd_answer_t a;
+    bool is_read = outcome == ETCD_ANSWERED && etcd_answer_read(body, &arena, &a);
+    bool is_good = is_read && !a.code;
+    l->lanes[ETCD_BROKERS].is_wanted = false;
+    if (is_read && needs_login(l, &a) && !is_logging_in(l)) log_in(l, now_us);
+    if (l->state == ETCD_STANDBY && is_good) l->shown.lease = l->shown.with;
+    if (l->state == ETCD_LEADING) {
+        if (is_good) take_brokers(l, &a, now_us);
+        if (is_good) l->failures = 0;
+        else if (!is_read || a.code == ETCD_UNAVAILABLE) { /* as one without a majority says */
+            note_trouble(l, outcome, is_read, is_read ? bytes_of(a.message, strlen(a.message)) : body);
+            next_endpoint(l);
+        }
+        read_brokers(l, now_us + SECOND_US);
+    }
+    arena_fini(&arena);
+}
+
+/* ---- READING ---- */
+
+static void read_page(etcd_leader_t *l, uint64_t now_us)
+{
+    etcd_json_range(want(l, ETCD_WORK, ETCD_RANGE, now_us), l->opts.prefix, buf_view(&l->after),
+                    (uint32_t)l->page_rows, l->page_revision);
+}
+
+static int start_reading(etcd_leader_t *l, uint64_t now_us)
+{
+    heddle_error_t error;
+    end_following(l);
+    l->took_revision = 0;
+    rows_destroy(&l->rows);
+    int rc = rows_new(&l->rows, &error);
+    if (rc) return refuse(l, rc, "the rows", "no memory", "start the broker again");
+    buf_clear(&l->after);
+    l->page_revision = 0;
+    l->state = ETCD_READING;
+    read_page(l, now_us);
+    return HEDDLE_OK;
+}
+
+static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    heddle_error_t error = {0};
+    int rc = HEDDLE_OK;
+    for (size_t i = 0; i < a->kv_count && !rc; i++) {
+        bytes_t key = short_key(l, a->kvs[i].key);
+        if (i + 1 == a->kv_count) {
+            buf_clear(&l->after);
+            buf_add(&l->after, key.data, key.bytes);
+        }
+        if (!etcd_follow_is_beside(key)) rc = rows_read(l->rows, key, a->kvs[i].value, &error);
+    }
+    if (!rc && l->after.failed) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to read the rows");
+    if (!rc && !l->page_revision) l->page_revision = a->revision;
+    bool is_last = !a->has_more || !a->kv_count;
+    if (!rc && is_last) rc = rows_end_read(l->rows, &error);
+    if (rc) {
+        l->why = error;
+        stop(l, ETCD_REFUSED);
+    } else if (is_last) {
+        l->state = ETCD_LEADING;
+        work(l)->is_wanted = false;
+        read_brokers(l, now_us);
+    } else {
+        read_page(l, now_us);
+    }
+}
+
+/* ---- LEADING ---- */
+
+bool etcd_leader_has_yielded(const etcd_leader_t *l) { return l->has_yielded; }
+
+/* A standby that reaches etcd leads a moment after the lease.  Without any, or when etcd is asked again after
+ * this process stood still, its members have no better place to be. */
+static void look_if_late(etcd_leader_t *l, uint64_t now_us)
+{
+    bool is_late = l->state == ETCD_LEADING && now_us >= l->lease_us + l->ttl_s * SECOND_US;
+    if (is_late && l->brokers.count && !etcd_leader_is_answered(l)) l->has_yielded = true;
+}
+
+int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uint64_t now_us,
+                       heddle_error_t *error)
+{
+    rows_ops_t ops;
+    etcd_txn_t t;
+    char text[MARKER_BYTES];
+    if (l->state != ETCD_LEADING || now_us >= l->lease_us) {
+        error_fail(error, HEDDLE_ERR_UNAVAILABLE, "etcd has not confirmed for %u s that this broker leads",
+                   (unsigned)l->ttl_s);
+        error_hint(error, "nothing was recorded; see that etcd answers and has a majority");
+        return HEDDLE_ERR_UNAVAILABLE;
+    }
+    uint64_t epoch = rows_epoch(l->rows);
+    int rc = rows_change(l->rows, records, count, &ops, error);
+    if (rc) return rc;
+    buf_t *body = want(l, ETCD_WORK, ETCD_TXN, now_us);
+    etcd_txn_begin(&t, body, l->opts.prefix);
+    etcd_txn_compare_created(&t, LEADER, l->created_revision);
+    marker(l, l->commits, text);
+    etcd_txn_compare_value(&t, LAST, text);
+    for (int i = 0; i < ops.count; i++) {
+        const rows_op_t *op = &ops.op[i];
+        if (op->kind == ROWS_PUT) etcd_txn_put(&t, op->key, op->value, 0);
+        else if (op->kind == ROWS_DELETE) etcd_txn_delete(&t, op->key);
+        else etcd_txn_delete_below(&t, op->key);
+    }
+    if (rows_epoch(l->rows) != epoch) {
+        char meta[ROWS_META_BYTES];
+        rows_meta(rows_cluster(l->rows), rows_epoch(l->rows), meta);
+        put_text(&t, META, meta, 0);
+    }
+    if (l->is_last_of_import) etcd_txn_delete(&t, IMPORT);
+    marker(l, l->commits + 1, text);
+    put_text(&t, LAST, text, 0);
+    etcd_txn_else(&t);
+    etcd_txn_get(&t, LEADER);
+    etcd_txn_get(&t, LAST);
+    etcd_txn_end(&t);
+    if (body->failed || body->bytes > ETCD_REQUEST_BYTES / 3 * 4) {
+        rc = body->failed ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_LIMIT;
+        error_fail(error, rc,
+                   body->failed ? "no memory for a transaction" : "too large for a transaction of etcd");
+        work(l)->is_wanted = false;
+        rows_undo(l->rows);
+        return rc;
+    }
+    l->is_committing = true;
+    l->has_outcome = false;
+    return HEDDLE_ERR_AGAIN;
+}
+
+void etcd_leader_read_again(etcd_leader_t *l, uint64_t now_us)
+{
+    if (l->state == ETCD_LEADING) (void)start_reading(l, now_us);
+}
+
+/* Its records change nothing: the rows are those of a registry from here on. */
+int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error)
+{
+    record_t same = {.kind = RECORD_EPOCH, .epoch = rows_epoch(l->rows)};
+    l->is_last_of_import = true;
+    int rc = etcd_leader_commit(l, &same, 1, now_us, error);
+    l->is_last_of_import = false;
+    return rc;
+}
+
+static void end_commit(etcd_leader_t *l, int rc)
+{
+    if (rc) rows_undo(l->rows);
+    else rows_keep(l->rows);
+    if (!rc) l->commits++;
+    l->is_committing = false;
+    l->has_outcome = true;
+    l->outcome = rc;
+    work(l)->is_wanted = false;
+}
+
+bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error)
+{
+    if (!l->has_outcome) return false;
+    l->has_outcome = false;
+    *ret_rc = l->outcome;
+    if (l->outcome) *error = l->why;
+    return true;
+}
+
+/* A comparison failed.  The marker says whether an earlier try happened. */
+static void on_failed_commit(etcd_leader_t *l, const etcd_answer_t *a)
+{
+    char text[MARKER_BYTES];
+    bool is_leader = false, has_happened = false;
+    marker(l, l->commits + 1, text);
+    for (size_t i = 0; i < a->kv_count; i++) {
+        bytes_t key = short_key(l, a->kvs[i].key), value = a->kvs[i].value;
+        if (is_key(key, LEADER)) is_leader = a->kvs[i].create_revision == l->created_revision;
+        if (is_key(key, LAST)) has_happened = is_key(value, text);
+    }
+    if (has_happened) end_commit(l, HEDDLE_OK);
+    if (is_leader && has_happened) return;
+    lose(l, is_leader ? "another process wrote to the registry" : "its key in etcd is gone");
+}
+
+/* ---- answers ---- */
+
+/* To the next endpoint at once, or after a pause when each of them failed. */
+static void try_again(etcd_leader_t *l, etcd_lane_state_t *s, uint64_t now_us)
+{
+    next_endpoint(l);
+    s->is_sent = false;
+    s->due_us = l->failures % (uint64_t)l->opts.endpoints ? now_us : now_us + PAUSE_US;
+}
+
+static void on_lease_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    etcd_lane_state_t *s = &l->lanes[ETCD_LEASE];
+    bool is_grant = s->call == ETCD_GRANT;
+    s->is_wanted = false;
+    if (s->call == ETCD_REVOKE) {
+        l->state = ETCD_ENDED;
+        return;
+    }
+    bool is_gone = a->code == ETCD_NOT_FOUND || !a->ttl_s || (is_grant && !a->lease);
+    if (is_gone && !is_grant) {
+        l->lease = 0;
+        if (l->state == ETCD_LEADING || l->state == ETCD_READING) lose(l, "its lease in etcd has ended");
+        return;
+    }
+    if (is_gone) {
+        etcd_json_grant(want(l, ETCD_LEASE, ETCD_GRANT, now_us + PAUSE_US), l->opts.ttl_s);
+        return;
+    }
+    if (l->has_yielded) {
+        lose(l, "etcd did not answer it for two leases, and its members were sent to other brokers");
+        return;
+    }
+    if (is_grant) l->lease = a->lease;
+    l->ttl_s = a->ttl_s;
+    /* It was renewed after it was asked for, so it holds for longer than by this. */
+    l->lease_us = s->sent_us + a->ttl_s * SECOND_US * 9 / 10;
+    etcd_json_lease(want(l, ETCD_LEASE, ETCD_KEEPALIVE, s->sent_us + a->ttl_s * SECOND_US / 3), l->lease);
+    if (is_grant && l->state == ETCD_TAKING) take_leadership(l, now_us);
+}
+
+/* With the rows that it followed, and the row of meta that TAKE has written. */
+static bool lead_at_once(etcd_leader_t *l, uint64_t now_us)
+{
+    heddle_error_t error;
+    char text[ROWS_META_BYTES];
+    next_meta(l, text);
+    store_rows_t *rows = etcd_follow_take(&l->follow);
+    if (rows_read(rows, bytes_of(META, strlen(META)), bytes_of(text, strlen(text)), &error) ||
+        rows_end_read(rows, &error)) {
+        rows_destroy(&rows);
+        return false;
+    }
+    rows_destroy(&l->rows);
+    l->rows = rows;
+    l->state = ETCD_LEADING;
+    work(l)->is_wanted = false;
+    end_following(l);
+    read_brokers(l, now_us);
+    return true;
+}
+
+static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    const etcd_kv_t *last = NULL;
+    const etcd_kv_t *meta = NULL, *leader = NULL;
+    l->import_revision = 0;
+    for (size_t i = 0; i < a->kv_count; i++) {
+        bytes_t key = short_key(l, a->kvs[i].key);
+        if (is_key(key, META) && a->kvs[i].value.bytes) meta = &a->kvs[i];
+        if (is_key(key, LEADER) && a->kvs[i].value.bytes) leader = &a->kvs[i];
+        if (is_key(key, LAST) && a->kvs[i].value.bytes) last = &a->kvs[i];
+        if (is_key(key, IMPORT)) l->import_revision = a->kvs[i].mod_revision;
+    }
+    if (!may_be_taken(l, a, meta)) return;
+    l->meta_revision = meta ? meta->mod_revision : 0;
+    l->last_revision = last ? last->mod_revision : 0;
+    bool may_come = is_catching_up(l, now_us), was_gone = l->is_gone;
+    l->is_gone = false;
+    if (!leader) l->other[0] = 0;
+    if (!leader && may_come) {
+        look(l, l->state, now_us + HURRY_US);
+    } else if (!leader) {
+        take_or_grant(l, now_us);
+    } else if (is_own(l, leader)) {
+        l->created_revision = leader->create_revision;
+        start_reading(l, now_us);
+    } else {
+        note_other(l, leader);
+        if (!l->lanes[ETCD_FOLLOW].is_wanted || (l->behind_us && !may_come)) {
+            follow(l, now_us);
+            l->behind_us = 0;
+        }
+        look(l, ETCD_STANDBY, was_gone ? now_us : now_us + ETCD_POLL_MS * 1000ull);
+        show_standby(l, now_us);
+    }
+}
+
+static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    if (a->code == ETCD_NOT_FOUND) l->lease = 0; /* the lease */
+    if (a->code || !a->succeeded) {
+        look(l, ETCD_LOOKING, now_us);
+        return;
+    }
+    l->created_revision = a->revision;
+    /* TAKE wrote `last`, too, and that may have been followed by now. */
+    bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision) ||
+                                         etcd_follow_has(&l->follow, a->revision));
+    if (!has_rows || !lead_at_once(l, now_us)) start_reading(l, now_us);
+}
+
+/* What etcd refuses for good.  0: it may do it later. */
+static int refusal(const etcd_answer_t *a)
+{
+    switch (a->code) {
+    case ETCD_DENIED:
+    case ETCD_UNAUTHENTICATED: return HEDDLE_ERR_DENIED;
+    case ETCD_EXHAUSTED: return strstr(a->message, "space exceeded") ? HEDDLE_ERR_NO_SPACE : 0;
+    case ETCD_INVALID:
+        return strstr(a->message, "user name is empty") ? HEDDLE_ERR_DENIED
+               : strstr(a->message, "too large")        ? HEDDLE_ERR_LIMIT
+                                                        : HEDDLE_ERR_INTERNAL;
+    case ETCD_UNIMPLEMENTED: return HEDDLE_ERR_INTERNAL;
+    default: return 0;
+    }
+}
+
+static const char *refusal_hint(int code)
+{
+    switch (code) {
+    case HEDDLE_ERR_DENIED:
+        return "name a user that may read and write the prefix, with --store-user (docs/operations.md)";
+    case HEDDLE_ERR_NO_SPACE:
+        return "nothing was lost: compact and defragment etcd, raise its quota, disarm the alarm";
+    case HEDDLE_ERR_LIMIT: return "raise --max-request-bytes of etcd";
+    default: return "etcd 3.4 or later is needed";
+    }
+}
+
+static void on_refusal(etcd_leader_t *l, etcd_lane_state_t *s, const etcd_answer_t *a, int code,
+                       uint64_t now_us)
+{
+    if (l->state == ETCD_LEADING && l->is_committing && s == work(l)) {
+        if (s->is_unknown) { /* an earlier try may have happened: only a comparison says so */
+            s->is_sent = false;
+            s->due_us = now_us + SECOND_US;
+            return;
+        }
+        error_fail(&l->why, code, "etcd refuses a transaction: %s", a->message);
+        error_hint(&l->why, "%s", refusal_hint(code));
+        end_commit(l, code);
+    } else if (l->state == ETCD_LEADING || l->state == ETCD_ENDING ||
+               (l->state == ETCD_STANDBY && s == &l->lanes[ETCD_LEASE])) {
+        s->is_sent = false;
+        s->due_us = now_us + SECOND_US;
+    } else {
+        refuse(l, code, "it refuses a request", a->message, refusal_hint(code));
+    }
+}
+
+static void on_work_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    switch (l->state) {
+    case ETCD_LOOKING:
+    case ETCD_STANDBY: on_looked(l, a, now_us); break;
+    case ETCD_TAKING: on_taken(l, a, now_us); break;
+    case ETCD_READING:
+        if (a->code == ETCD_OUT_OF_RANGE) start_reading(l, now_us); /* what it had was compacted */
+        else on_page(l, a, now_us);
+        break;
+    case ETCD_LEADING:
+        if (!l->is_committing) work(l)->is_wanted = false;
+        else if (a->succeeded) end_commit(l, HEDDLE_OK);
+        else on_failed_commit(l, a);
+        break;
+    default: work(l)->is_wanted = false; break;
+    }
+}
+
+/* An etcd without users needs no token. */
+static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    etcd_lane_state_t *s = &l->lanes[ETCD_LOGIN];
+    if (a->token) buf_add(&l->token, a->token, strlen(a->token) + 1);
+    if ((a->token && !l->token.failed) || a->code == ETCD_PRECONDITION) {
+        s->is_wanted = false;
+        l->failures = 0;
+        return;
+    }
+    const char *why = *a->message ? a->message : "it gives no token";
+    if (l->state != ETCD_LEADING && l->state != ETCD_ENDING) {
+        refuse(l, HEDDLE_ERR_DENIED, "it does not let this user in", why,
+               "see the user and password in the file of --store-user");
+        return;
+    }
+    s->is_sent = false;
+    s->due_us = now_us + SECOND_US;
+    if (!l->is_committing || work(l)->is_unknown) return;
+    error_fail(&l->why, HEDDLE_ERR_DENIED, "etcd does not let this user in: %s", why);
+    error_hint(&l->why, "nothing was recorded; see the user and password in the file of --store-user");
+    end_commit(l, HEDDLE_ERR_DENIED);
+}
+
+/* The answers that an error may be, beside no answer at all. */
+static bool is_expected(const etcd_leader_t *l, etcd_lane_t lane, const etcd_answer_t *a)
+{
+    if (!a->code) return true;
+    if (lane == ETCD_LEASE) return a->code == ETCD_NOT_FOUND;
+    return (l->state == ETCD_TAKING && a->code == ETCD_NOT_FOUND) ||
+           (l->state == ETCD_READING && a->code == ETCD_OUT_OF_RANGE);
+}
+
+static void refuse_start(etcd_leader_t *l)
+{
+    if (l->is_untrusted)
+        refuse(l, HEDDLE_ERR_DENIED, "no endpoint can be trusted", l->trouble,
+               "see --store-ca, --store-cert and --store-key, and that etcd's certificate names the host of "
+               "--store");
+    else
+        refuse(l, HEDDLE_ERR_UNAVAILABLE, "no endpoint answers", l->trouble,
+               "see that etcd runs, that --store names its client addresses, and, where it asks for "
+               "certificates, --store-cert and --store-key");
+}
+
+static void on_no_answer(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us)
+{
+    etcd_lane_state_t *s = &l->lanes[lane];
+    try_again(l, s, now_us);
+    if (l->state == ETCD_LOOKING && !l->was_answered && now_us - l->began_us >= ETCD_START_MS * 1000ull)
+        refuse_start(l);
+    else if (l->state == ETCD_TAKING && lane == ETCD_WORK)
+        look(l, ETCD_LOOKING, s->due_us); /* did it take? */
+    else if (l->state == ETCD_LEADING && lane != ETCD_LEASE && l->is_committing && !work(l)->is_unknown &&
+             now_us >= l->lease_us) {
+        error_fail(&l->why, HEDDLE_ERR_UNAVAILABLE, "no endpoint of etcd can be reached");
+        error_hint(&l->why, "nothing was recorded; see that etcd runs");
+        end_commit(l, HEDDLE_ERR_UNAVAILABLE);
+    }
+}
+
+void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outcome, bytes_t body,
+                        uint64_t now_us)
+{
+    etcd_lane_state_t *s = &l->lanes[lane];
+    arena_t arena = {0};
+    etcd_answer_t a;
+    if (!s->is_wanted || !s->is_sent) return;
+    if (lane == ETCD_FOLLOW) {
+        on_followed(l, outcome, body, now_us);
+        return;
+    }
+    if (lane == ETCD_BROKERS) {
+        on_brokers(l, outcome, body, now_us);
+        return;
+    }
+    bool is_read = outcome == ETCD_ANSWERED && etcd_answer_read(body, &arena, &a);
+    if (is_read) l->was_answered = true;
+    int code = is_read ? refusal(&a) : 0;
+    if (is_read && lane == ETCD_LOGIN && (code || !a.code || a.code == ETCD_PRECONDITION)) {
+        on_login_answer(l, &a, now_us);
+    } else if (is_read && lane != ETCD_LOGIN && needs_login(l, &a)) {
+        s->is_sent = false;
+        s->due_us = now_us;
+        if (!is_logging_in(l)) log_in(l, now_us);
+    } else if (code) {
+        on_refusal(l, s, &a, code, now_us);
+    } else if (is_read && l->state == ETCD_READING && lane == ETCD_WORK && a.code == ETCD_EXHAUSTED &&
+               l->page_rows > 1) {
+        l->page_rows /= 2; /* the page is larger than what etcd's gateway lets through */
+        read_page(l, now_us);
+    } else if (is_read && is_expected(l, lane, &a)) {
+        l->failures = 0;
+        l->steps += lane == ETCD_WORK;
+        if (lane == ETCD_LEASE) on_lease_answer(l, &a, now_us);
+        else on_work_answer(l, &a, now_us);
+    } else {
+        note_trouble(l, outcome, is_read, is_read ? bytes_of(a.message, strlen(a.message)) : body);
+        if (outcome != ETCD_UNSENT && outcome != ETCD_UNTRUSTED) s->is_unknown = true;
+        on_no_answer(l, lane, now_us);
+    }
+    arena_fini(&arena);
+}
+
+/* A third of the lease, so that another endpoint may be asked before it ends.  Until any endpoint has
+ * answered there is no lease, and the first request has the time of the start: a host that starts many
+ * processes may need it. */
+static uint32_t time_for(const etcd_leader_t *l, etcd_lane_t lane)
+{
+    uint64_t third_ms = (l->ttl_s ? l->ttl_s : l->opts.ttl_s) * 1000 / 3;
+    uint32_t start_ms = ETCD_START_MS / (uint32_t)l->opts.endpoints;
+    if (lane == ETCD_LOGIN) return LOGIN_TIMEOUT_MS;
+    if (l->lanes[lane].call == ETCD_STREAM) return 0;
+    if (!l->was_answered) return start_ms > TIMEOUT_MAX_MS ? start_ms : TIMEOUT_MAX_MS;
+    return third_ms < TIMEOUT_MAX_MS ? (uint32_t)third_ms : TIMEOUT_MAX_MS;
+}
+
+bool etcd_leader_next(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us, etcd_request_t *ret_request)
+{
+    etcd_lane_state_t *s = &l->lanes[lane];
+    look_if_late(l, now_us);
+    if (l->state == ETCD_ENDING && now_us >= l->began_us + ETCD_END_MS * 1000ull) stop(l, ETCD_ENDED);
+    if (!s->is_wanted || s->is_sent || now_us < s->due_us || (lane != ETCD_LOGIN && is_logging_in(l)))
+        return false;
+    if (s->body.failed) { /* no memory: once more later, as if no endpoint had answered */
+        s->due_us = now_us + SECOND_US;
+        return false;
+    }
+    s->is_sent = true;
+    s->sent_us = now_us;
+    *ret_request = (etcd_request_t){.call = s->call,
+                                    .endpoint = l->endpoint,
+                                    .timeout_ms = time_for(l, lane),
+                                    .token = l->token.bytes ? (const char *)l->token.data : NULL,
+                                    .body = buf_view(&s->body)};
+    return true;
+}
+
+uint64_t etcd_leader_due(const etcd_leader_t *l)
+{
+    uint64_t due_us = l->state == ETCD_ENDING ? l->began_us + ETCD_END_MS * 1000ull : CLOCK_NEVER;
+    for (int i = 0; i < ETCD_LANES; i++)
+        if (l->lanes[i].is_wanted && !l->lanes[i].is_sent && (i == ETCD_LOGIN || !is_logging_in(l)))
+            due_us = clock_earlier(due_us, l->lanes[i].due_us);
+    return due_us;
+}
+
+/* ---- begin and end ---- */
+
+int etcd_leader_init(etcd_leader_t *l, const etcd_leader_opts_t *opts, uint64_t now_us, heddle_error_t *error)
+{
+    *l = (etcd_leader_t){.opts = *opts, .began_us = now_us, .page_rows = ETCD_PAGE_ROWS};
+    etcd_follow_init(&l->follow);
+    int rc = rows_new(&l->rows, error);
+    if (!rc) look(l, ETCD_LOOKING, now_us);
+    if (!rc && l->opts.user) log_in(l, now_us);
+    return rc;
+}
+
+void etcd_leader_fini(etcd_leader_t *l)
+{
+    rows_destroy(&l->rows);
+    etcd_follow_fini(&l->follow);
+    for (int i = 0; i < ETCD_LANES; i++) buf_fini(&l->lanes[i].body);
+    buf_fini(&l->after);
+    buf_fini(&l->token);
+}
+
+/* The key goes with its lease, so that the next broker need not wait for its end. */
+void etcd_leader_end(etcd_leader_t *l, uint64_t now_us)
+{
+    bool has_lease = l->lease != 0;
+    stop(l, has_lease ? ETCD_ENDING : ETCD_ENDED);
+    l->began_us = now_us;
+    if (has_lease) etcd_json_lease(want(l, ETCD_LEASE, ETCD_REVOKE, now_us), l->lease);
+}

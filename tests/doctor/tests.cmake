@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# heddle doctor on hosts that are broken for real, in one build: each case is a ctest entry.
+if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_library(doctor_shim MODULE ${CMAKE_CURRENT_LIST_DIR}/shim.c)
+  set_target_properties(doctor_shim PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_compile_options(doctor_shim PRIVATE -Wno-missing-prototypes -fvisibility=default)
+  target_link_libraries(doctor_shim PRIVATE ${CMAKE_DL_LIBS})
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/run --list OUTPUT_VARIABLE cases OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(REPLACE "\n" ";" cases "${cases}")
+  foreach(case IN LISTS cases)
+    add_test(NAME doctor_${case} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/run ${case})
+    heddle_test_properties(doctor_${case} process 120)
+    set_tests_properties(doctor_${case} PROPERTIES SKIP_RETURN_CODE 77)
+    set_property(TEST doctor_${case} APPEND PROPERTY ENVIRONMENT HEDDLE_DOCTOR_SHIM=${CMAKE_BINARY_DIR}/tests/doctor_shim.so)
+  endforeach()
+endif()

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a standby says: broker/standby.h. */
+#include "broker/standby.h"
+#include "proto/msg.h"
+
+#include <criterion/criterion.h>
+#include <heddle/error.h>
+#include <heddle/publisher.h>
+#include <limits.h>
+#include <stdio.h>
+
+/* Its ERROR to a message; the caller ends it. */
+static void answer_to(const msg_t *m, const char *leader, msg_t *ret_got)
+{
+    standby_t s = {.leader_key = "the key"};
+    snprintf(s.leader, sizeof s.leader, "%s", leader);
+    buf_t frame = {0}, out = {0};
+    heddle_error_t error;
+    cr_assert_eq(msg_encode(m, &frame), 0);
+    cr_assert(standby_answer(buf_view(&frame), &s, &out));
+    cr_assert_eq(msg_decode(buf_view(&out), ret_got, &error), 0);
+    cr_assert_eq(ret_got->type, MSG_ERROR);
+    buf_fini(&frame);
+    buf_fini(&out);
+}
+
+static msg_t hello(void)
+{
+    return (msg_t){.type = MSG_HELLO,
+                   .hello = {.wire_min = 1, .wire_max = 1, .role = ROLE_WORKER, .life = {{1}}, .host = "h"}};
+}
+
+Test(standby, names_the_leader_to_a_hello)
+{
+    msg_t m = hello(), got;
+    answer_to(&m, "tcp://10.0.0.1:7700", &got);
+    cr_assert_eq(got.error.of, MSG_HELLO);
+    cr_assert_str_eq(got.error.code, "unavailable");
+    cr_assert_str_eq(got.error.leader, "tcp://10.0.0.1:7700");
+    cr_assert_str_eq(got.error.leader_key, "the key");
+    cr_assert(got.error.retriable && got.error.retry_ms == STANDBY_RETRY_MS);
+    cr_assert(strstr(got.error.message, "10.0.0.1:7700"), "%s", got.error.message);
+    msg_fini(&got);
+}
+
+Test(standby, says_that_none_leads)
+{
+    msg_t m = hello(), got;
+    answer_to(&m, "", &got);
+    cr_assert_str_eq(got.error.leader, "");
+    cr_assert_eq(got.error.retry_ms, STANDBY_SOON_MS);
+    cr_assert(strstr(got.error.message, "none leads"), "%s", got.error.message);
+    msg_fini(&got);
+}
+
+Test(standby, takes_no_message_of_a_member)
+{
+    msg_t m = {.type = MSG_HEARTBEAT, .heartbeat = {.token = 7, .seq = 1}}, got;
+    answer_to(&m, "tcp://a:1", &got);
+    cr_assert_eq(got.error.of, MSG_HEARTBEAT);
+    cr_assert_str_eq(got.error.code, "unavailable");
+    cr_assert_eq(got.error.token, 0, "the session is the leader's to end");
+    msg_fini(&got);
+}
+
+Test(standby, a_ping_needs_no_answer_and_a_bad_frame_gets_one)
+{
+    msg_t ping = {.type = MSG_PING, .ping = {.nonce = 1}}, got;
+    heddle_error_t error;
+    buf_t frame = {0}, out = {0};
+    cr_assert_eq(msg_encode(&ping, &frame), 0);
+    const standby_t s = {.leader = "tcp://a:1"};
+    cr_assert_not(standby_answer(buf_view(&frame), &s, &out));
+    cr_assert_eq(out.bytes, 0);
+    cr_assert(standby_answer(bytes_of("\xc1", 1), &s, &out));
+    cr_assert_eq(msg_decode(buf_view(&out), &got, &error), 0);
+    cr_assert(got.type == MSG_ERROR && got.error.of == 0);
+    cr_assert_str_eq(got.error.code, "protocol");
+    msg_fini(&got);
+    buf_fini(&frame);
+    buf_fini(&out);
+}
+
+/* ---- of a broker that led ---- */
+
+static const brokers_row_t NEXT = {.endpoint = "tcp://b:1", .key = "its key"};
+
+/* Its ERROR to a member; the caller ends it. */
+static void turn_away(const msg_t *m, const brokers_row_t *to, msg_t *ret_got)
+{
+    buf_t frame = {0}, out = {0};
+    heddle_error_t error;
+    cr_assert_eq(msg_encode(m, &frame), 0);
+    cr_assert(standby_turn_away(buf_view(&frame), to, &out));
+    cr_assert_eq(msg_decode(buf_view(&out), ret_got, &error), 0);
+    cr_assert_eq(ret_got->type, MSG_ERROR);
+    cr_assert_eq(ret_got->error.of, m->type);
+    buf_fini(&frame);
+    buf_fini(&out);
+}
+
+Test(standby, one_that_yields_sends_a_member_to_another)
+{
+    msg_t m = hello(), got;
+    turn_away(&m, &NEXT, &got);
+    cr_assert_str_eq(got.error.code, "unavailable");
+    cr_assert_str_eq(got.error.leader, "tcp://b:1");
+    cr_assert_str_eq(got.error.leader_key, "its key");
+    cr_assert(got.error.retriable && got.error.retry_ms == STANDBY_RETRY_MS);
+    cr_assert(strstr(got.error.message, "tcp://b:1"), "%s", got.error.message);
+    msg_fini(&got);
+    turn_away(&m, NULL, &got);
+    cr_assert_str_eq(got.error.leader, "");
+    msg_fini(&got);
+}
+
+Test(standby, one_that_yields_ends_sessions_so_that_members_ask)
+{
+    msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = 7, .seq = 1}}, got;
+    turn_away(&beat, &NEXT, &got);
+    cr_assert_str_eq(got.error.code, "not_found");
+    cr_assert_eq(got.error.token, 7);
+    cr_assert_eq(got.error.version, 0);
+    msg_fini(&got);
+    msg_part_t part = {.payload_bytes = 65536, .manifest_bytes = 500};
+    msg_t publish = {.type = MSG_PUBLISH,
+                     .publish = {.token = 8,
+                                 .req = 9,
+                                 .deadline_ms = 60000,
+                                 .activation = HEDDLE_ACTIVATION_ALL,
+                                 .adapter = "policy",
+                                 .request_id = "r1",
+                                 .parts = &part,
+                                 .part_count = 1,
+                                 .data_bytes = 60000,
+                                 .tensor_count = 8,
+                                 .chunk_count = 1,
+                                 .kind = "lora"}};
+    turn_away(&publish, &NEXT, &got);
+    cr_assert_eq(got.error.token, 8);
+    cr_assert_eq(got.error.req, 9);
+    msg_fini(&got);
+}
+
+/* Its HELLO was answered before. */
+Test(standby, one_that_yields_admits_none)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t join = {.type = MSG_JOIN,
+                  .join = {.req = 3,
+                           .slots = 3,
+                           .name = "w1",
+                           .adapters = &sub,
+                           .adapter_count = 1,
+                           .backend = "ucx",
+                           .ucx = "1.13.1",
+                           .address = {"addr", 4}}};
+    msg_t open = {.type = MSG_OPEN,
+                  .open = {.req = 4,
+                           .adapter = "policy",
+                           .writer = "trainer-0",
+                           .backend = "ucx",
+                           .ucx = "1.13.1",
+                           .address = {"addr", 4}}};
+    msg_t got;
+    turn_away(&join, &NEXT, &got);
+    cr_assert(got.error.req == 3 && got.error.token == 0 && got.error.retriable);
+    cr_assert_str_eq(got.error.code, "unavailable");
+    msg_fini(&got);
+    turn_away(&open, NULL, &got);
+    cr_assert(got.error.req == 4 && got.error.token == 0 && got.error.retriable);
+    msg_fini(&got);
+}
+
+Test(standby, one_that_yields_leaves_questions_to_the_broker)
+{
+    msg_t admin = hello(), leave = {.type = MSG_LEAVE, .leave = {.token = 7, .req = 1}};
+    buf_t frame = {0}, out = {0};
+    admin.hello.role = ROLE_ADMIN;
+    cr_assert_eq(msg_encode(&admin, &frame), 0);
+    cr_assert_not(standby_turn_away(buf_view(&frame), &NEXT, &out));
+    buf_clear(&frame);
+    cr_assert_eq(msg_encode(&leave, &frame), 0);
+    cr_assert_not(standby_turn_away(buf_view(&frame), &NEXT, &out));
+    cr_assert_not(standby_turn_away(bytes_of("\xc1", 1), &NEXT, &out));
+    cr_assert_eq(out.bytes, 0);
+    buf_fini(&frame);
+}
+
+Test(standby, is_ready_where_it_could_take_over)
+{
+    standby_t s = {.leader = "tcp://a:1", .is_answered = true, .is_following = true, .behind = 1};
+    heddle_error_t error;
+    cr_assert_eq(standby_check_ready(&s, &error), HEDDLE_OK);
+    s.is_following = false;
+    cr_assert_eq(standby_check_ready(&s, &error), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(error.message, "does not follow") && strstr(error.message, "tcp://a:1"), "%s",
+              error.message);
+    s.is_answered = false;
+    cr_assert_eq(standby_check_ready(&s, &error), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(error.message, "etcd does not answer"), "%s", error.message);
+}
+
+Test(standby, refuses_what_only_the_leader_answers)
+{
+    standby_t s = {.is_answered = true, .is_following = true};
+    heddle_error_t error;
+    cr_assert_eq(standby_refuse(&s, &error), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(error.message, "none leads"), "%s", error.message);
+}
+
+Test(standby, reads_the_address_of_a_leader)
+{
+    char to[STANDBY_ADDRESS_BYTES], longer[400], key[HEDDLE_KEY_TEXT];
+    standby_leader("tcp://10.0.0.1:7700 of pid 7 on h", to, key);
+    cr_assert_str_eq(to, "tcp://10.0.0.1:7700");
+    standby_leader("tcp://[::1]:7700", to, key);
+    cr_assert_str_eq(to, "tcp://[::1]:7700");
+    standby_leader("contract of pid 7 on h", to, key);
+    cr_assert_str_eq(to, "");
+    standby_leader("", to, key);
+    cr_assert_str_eq(to, "");
+    memset(longer, 'a', sizeof longer - 1);
+    memcpy(longer, "tcp://", 6);
+    longer[sizeof longer - 1] = 0;
+    standby_leader(longer, to, key);
+    cr_assert_str_eq(to, "");
+    cr_assert_str_eq(key, "");
+    standby_leader("tcp://a:1 of pid 7 on h, key 0123456789012345678901234567890123456789", to, key);
+    cr_assert_str_eq(to, "tcp://a:1");
+    cr_assert_str_eq(key, "0123456789012345678901234567890123456789");
+    standby_leader("tcp://a:1 of pid 7 on h, key 012345678901234567890123456789012345678", to, key);
+    cr_assert_str_eq(key, "", "it would be cut");
+}
+
+/* --advertise takes 255 bytes: an address that was cut would name no broker, or another one. */
+Test(standby, the_longest_address_of_a_leader_is_named_whole)
+{
+    static const char KEY[] = "0123456789012345678901234567890123456789";
+    char to[STANDBY_ADDRESS_BYTES], key[HEDDLE_KEY_TEXT], holder[STANDBY_HOLDER_BYTES];
+    char address[STANDBY_ADDRESS_BYTES], host[128 + 1];
+    memset(address, 'a', sizeof address);
+    memcpy(address, "tcp://", 6);
+    memcpy(address + sizeof address - 6, ":7700", 6);
+    memset(host, 'h', sizeof host);
+    host[sizeof host - 1] = 0;
+    standby_holder(address, INT_MIN, host, KEY, holder);
+    standby_leader(holder, to, key);
+    cr_assert_str_eq(to, address);
+    cr_assert_str_eq(key, KEY);
+    standby_holder(address, 7, "h", "", holder);
+    standby_leader(holder, to, key);
+    cr_assert_str_eq(to, address);
+    cr_assert_str_eq(key, "");
+}
+
+Test(standby, an_address_for_all_becomes_that_of_the_host)
+{
+    char to[STANDBY_ADDRESS_BYTES];
+    standby_reachable("tcp://0.0.0.0:7700", "h1", to);
+    cr_assert_str_eq(to, "tcp://h1:7700");
+    standby_reachable("tcp://[::]:7700", "h1", to);
+    cr_assert_str_eq(to, "tcp://h1:7700");
+    standby_reachable("tcp://*:7700", "h1", to);
+    cr_assert_str_eq(to, "tcp://h1:7700");
+    standby_reachable("tcp://10.0.0.1:7700", "h1", to);
+    cr_assert_str_eq(to, "tcp://10.0.0.1:7700");
+    standby_reachable("tcp://0.0.0.0:7700", "", to);
+    cr_assert_str_eq(to, "tcp://0.0.0.0:7700");
+    standby_reachable("ipc:///run/heddle", "h1", to);
+    cr_assert_str_eq(to, "ipc:///run/heddle");
+}
