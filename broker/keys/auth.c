@@ -557,7 +557,8 @@ int auth_decide_enter(auth_t *a, const auth_key_t *invitation, const char *publi
     key_ask_t ask = {.public_key = public_key, .name = "", .roles = roles};
     /* The roles that the invitation gives, one by one; the texts are cut out of `text`. */
     uint32_t count = 0;
-    for (char *one; count < LIMIT_ROLES && (one = strsep(&text, ","));) roles[count++] = one;
+    char *rest = text;
+    for (char *one; count < LIMIT_ROLES && (one = strsep(&rest, ","));) roles[count++] = one;
     ask.role_count = count;
     bool is_in = auth_is_live(known) && !auth_is_invitation(known);
     for (uint32_t i = 0; i < ask.role_count && is_in; i++) is_in = has_role(known, roles[i]);
