@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PREFIX_MAX = 128, SLEEP_MAX_MS = 1000 };
+enum { SLEEP_MAX_MS = 1000 };
 
 struct etcd {
     owner_t owner;
@@ -40,7 +40,7 @@ static bool is_prefix(const char *text)
 {
     size_t length = strlen(text);
     static const char ALLOWED[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
-    return length > 0 && length <= PREFIX_MAX && strspn(text, ALLOWED) == length && text[0] != '/' &&
+    return length > 0 && length < ETCD_PREFIX_BYTES && strspn(text, ALLOWED) == length && text[0] != '/' &&
            text[length - 1] != '/' && !strstr(text, "//");
 }
 

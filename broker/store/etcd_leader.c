@@ -89,7 +89,6 @@ static void look(etcd_leader_t *l, etcd_state_t state, uint64_t due_us)
     etcd_txn_get(&t, LEADER);
     etcd_txn_get(&t, LAST);
     etcd_txn_get(&t, IMPORT);
-    etcd_txn_get_any(&t, 3);
     etcd_txn_end(&t);
 }
 
@@ -190,37 +189,34 @@ static void note_other(etcd_leader_t *l, const etcd_kv_t *leader)
     error_text(l->other, sizeof l->other, other);
 }
 
+static void refuse_import(etcd_leader_t *l)
+{
+    refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix has data, and an import replaces none",
+           "choose another prefix; this one was left as it was");
+}
+
 /* What it finds may be there, of a prefix with or without a registry, or with an import that was not
  * finished. */
-static bool fits_purpose(etcd_leader_t *l, const etcd_answer_t *a, bool has_meta)
+static bool fits_purpose(etcd_leader_t *l, bool has_meta)
 {
     const char *prefix = l->opts.prefix;
     if (l->import_revision && l->opts.purpose != ETCD_IMPORT)
         refuse(l, HEDDLE_ERR_DATA_DIR, prefix, "an import into the prefix was not finished",
                "run `heddle registry import` again: it begins anew; until then no broker starts there");
-    else if (!l->import_revision && l->opts.purpose == ETCD_IMPORT && (has_meta || a->kv_count))
-        refuse(l, HEDDLE_ERR_DATA_DIR, prefix, "the prefix has data, and an import replaces none",
-               "choose another prefix; this one was left as it was");
+    else if (!l->import_revision && l->opts.purpose == ETCD_IMPORT && has_meta) refuse_import(l);
     else if (l->opts.purpose == ETCD_EXPORT && !has_meta)
         refuse(l, HEDDLE_ERR_NOT_FOUND, prefix, "the prefix has no registry",
                "see that --store names the right etcd and prefix");
     return l->state != ETCD_REFUSED;
 }
 
-static bool may_be_taken(etcd_leader_t *l, const etcd_answer_t *a, const etcd_kv_t *meta)
+static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta)
 {
     heddle_error_t error;
-    if (!fits_purpose(l, a, meta != NULL)) return false;
+    if (!fits_purpose(l, meta != NULL)) return false;
     if (meta && rows_read(l->rows, bytes_of(META, strlen(META)), meta->value, &error)) {
         l->why = error;
         stop(l, ETCD_REFUSED);
-        return false;
-    }
-    for (size_t i = 0; i < a->kv_count && !meta; i++) {
-        bytes_t key = short_key(l, a->kvs[i].key);
-        if (etcd_follow_is_beside(key)) continue;
-        refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix has keys that Heddle did not write",
-               "choose another prefix; this one was left as it was");
         return false;
     }
     const char *cluster = rows_cluster(l->rows);
@@ -234,6 +230,78 @@ static bool may_be_taken(etcd_leader_t *l, const etcd_answer_t *a, const etcd_kv
     refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "its epochs are used up: no token could be new",
            "begin a new cluster with another prefix; workers and publishers are to be started again");
     return false;
+}
+
+/* ---- CHECKING ---- */
+
+/* The prefix that is `steps` names shorter.  False: it has not so many. */
+static bool is_above(const char *prefix, int steps, char to[ETCD_PREFIX_BYTES])
+{
+    text_printf(to, ETCD_PREFIX_BYTES, "%s", prefix);
+    for (char *slash; steps > 0 && (slash = strrchr(to, '/')); steps--) *slash = 0;
+    return !steps;
+}
+
+/* First the keys of the prefix itself, then `meta` of each one above, with a request of its own: the user may
+ * have no rights there, and that is no answer to the others. */
+static void check(etcd_leader_t *l, int steps, uint64_t now_us)
+{
+    etcd_txn_t t;
+    char prefix[ETCD_PREFIX_BYTES];
+    l->checked = steps;
+    l->is_alone = !is_above(l->opts.prefix, steps, prefix);
+    if (l->is_alone) {
+        look(l, ETCD_LOOKING, now_us);
+        return;
+    }
+    l->state = ETCD_CHECKING;
+    etcd_txn_begin(&t, want(l, ETCD_WORK, ETCD_TXN, now_us), prefix);
+    etcd_txn_get(&t, META);
+    if (!steps) etcd_txn_get_any(&t, BROKERS_MAX + 4); /* behind the rows of brokers, and other such keys */
+    etcd_txn_end(&t);
+}
+
+/* Keys beside the rows may be left of a registry that was deleted.  One below b/ that no broker has written
+ * is of a registry there. */
+static bool may_be_left(bytes_t key)
+{
+    size_t skipped = strlen(ETCD_KEY_BROKERS);
+    if (!etcd_follow_is_beside(key)) return false;
+    if (key.bytes < skipped || memcmp(key.data, ETCD_KEY_BROKERS, skipped)) return true;
+    bytes_t run = bytes_of((const char *)key.data + skipped, key.bytes - skipped);
+    return !memchr(run.data, '/', run.bytes) && !is_key(run, META) && !etcd_follow_is_beside(run);
+}
+
+static void refuse_neighbour(etcd_leader_t *l, const char *what, bytes_t key)
+{
+    char text[ETCD_PREFIX_BYTES * 2], name[ETCD_PREFIX_BYTES * 2];
+    text_printf(text, sizeof text, "%.*s", key.bytes < sizeof text ? (int)key.bytes : (int)sizeof text - 1,
+                (const char *)key.data);
+    error_text(name, sizeof name, text);
+    refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, what, "");
+    error_expected(&l->why, "a prefix with a registry, or an empty one that is below none");
+    error_found(&l->why, "the key %.150s", name);
+    error_hint(&l->why, "choose a prefix that is neither above nor below %.150s; all was left as it was",
+               name);
+}
+
+/* `a`: NULL: the user has no rights there.  By now another broker may have made the registry. */
+static void on_checked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
+{
+    for (size_t i = 0; a && i < a->kv_count && !l->checked; i++)
+        if (is_key(short_key(l, a->kvs[i].key), META)) {
+            look(l, ETCD_LOOKING, now_us);
+            return;
+        }
+    for (size_t i = 0; a && i < a->kv_count && l->state == ETCD_CHECKING; i++) {
+        const etcd_kv_t *kv = &a->kvs[i];
+        if (l->checked && rows_is_meta(kv->value))
+            refuse_neighbour(l, "a registry lies above the prefix", kv->key);
+        else if (!l->checked && l->opts.purpose == ETCD_IMPORT) refuse_import(l);
+        else if (!l->checked && !may_be_left(short_key(l, kv->key)))
+            refuse_neighbour(l, "the prefix has keys of something else", kv->key);
+    }
+    if (l->state == ETCD_CHECKING) check(l, l->checked + 1, now_us);
 }
 
 /* ---- following ---- */
@@ -634,7 +702,12 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
         if (is_key(key, LAST) && a->kvs[i].value.bytes) last = &a->kvs[i];
         if (is_key(key, IMPORT)) l->import_revision = a->kvs[i].mod_revision;
     }
-    if (!may_be_taken(l, a, meta)) return;
+    if (!may_be_taken(l, meta)) return;
+    if (!meta && !l->is_alone) {
+        check(l, 0, now_us);
+        return;
+    }
+    if (meta) l->is_alone = false;
     l->meta_revision = meta ? meta->mod_revision : 0;
     l->last_revision = last ? last->mod_revision : 0;
     bool may_come = is_catching_up(l, now_us), was_gone = l->is_gone;
@@ -716,6 +789,8 @@ static void on_refusal(etcd_leader_t *l, etcd_lane_state_t *s, const etcd_answer
                (l->state == ETCD_STANDBY && s == &l->lanes[ETCD_LEASE])) {
         s->is_sent = false;
         s->due_us = now_us + SECOND_US;
+    } else if (l->state == ETCD_CHECKING && l->checked && code == HEDDLE_ERR_DENIED && s == work(l)) {
+        on_checked(l, NULL, now_us);
     } else {
         refuse(l, code, "it refuses a request", a->message, refusal_hint(code));
     }
@@ -726,6 +801,7 @@ static void on_work_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t no
     switch (l->state) {
     case ETCD_LOOKING:
     case ETCD_STANDBY: on_looked(l, a, now_us); break;
+    case ETCD_CHECKING: on_checked(l, a, now_us); break;
     case ETCD_TAKING: on_taken(l, a, now_us); break;
     case ETCD_READING:
         if (a->code == ETCD_OUT_OF_RANGE) start_reading(l, now_us); /* what it had was compacted */

@@ -9,7 +9,11 @@
  *                                                                   its row
  *               none leads                            -> TAKING     a lease is granted, and then TAKE
  *               it is our own (an answer was lost)    -> READING
+ *               there is no registry                  -> CHECKING   what keys the prefix has, and `meta` of
+ *                                                                   each prefix above it
  *               not a registry of ours                -> REFUSED
+ *   CHECKING  nothing is there                        -> LOOKING    and then as if there were a registry
+ *             another registry lies above or below    -> REFUSED
  *   TAKING    the transaction succeeded,
  *               with the rows that were followed      -> LEADING
  *               without                               -> READING    pages of rows
@@ -69,10 +73,12 @@
 #define ETCD_END_MS 1000              /* a clean end waits so long for the lease to be revoked */
 #define ETCD_CATCH_UP_MS 500          /* so long a standby waits for what it has not followed yet */
 #define ETCD_REQUEST_BYTES (3u << 19) /* what etcd takes, 1.5 MiB */
+#define ETCD_PREFIX_BYTES 129u        /* of a prefix, with its NUL */
 
 typedef enum {
     ETCD_LOOKING,
     ETCD_STANDBY,
+    ETCD_CHECKING,
     ETCD_TAKING,
     ETCD_READING,
     ETCD_LEADING,
@@ -155,6 +161,8 @@ typedef struct {
     uint64_t took_revision;    /* of `last`, as TAKE compared it; 0: it did not, or all rows were read */
     uint64_t behind_us;        /* since when rows are missing; 0: none are */
     bool is_last_of_import;
+    int checked;      /* CHECKING: so many names are cut off the prefix that is asked about */
+    bool is_alone;    /* there is no registry, and CHECKING has found nothing */
     bool has_yielded; /* etcd_leader_has_yielded */
     etcd_follow_t follow;
     uint64_t page_rows, page_revision;

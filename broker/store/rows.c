@@ -253,14 +253,20 @@ static const char *take_decimal(const char *text, char end, uint64_t *ret_number
     return end ? at + 1 : at;
 }
 
+#define BEGIN "heddle registry "
+
+bool rows_is_meta(bytes_t value)
+{
+    return value.bytes >= sizeof BEGIN - 1 && !memcmp(value.data, BEGIN, sizeof BEGIN - 1);
+}
+
 /* "heddle registry 9 0123456789abcdef 4" */
 static int read_meta(store_rows_t *rows, bytes_t value, heddle_error_t *error)
 {
-    static const char BEGIN[] = "heddle registry ";
     char text[ROWS_META_BYTES] = "";
     uint64_t number;
     if (value.bytes < sizeof text) memcpy(text, value.data, value.bytes);
-    const char *at = strncmp(text, BEGIN, sizeof BEGIN - 1) ? NULL : text + sizeof BEGIN - 1;
+    const char *at = rows_is_meta(value) ? text + sizeof BEGIN - 1 : NULL;
     if (at) at = take_decimal(at, ' ', &rows->schema);
     if (at && rows->schema > STORE_SCHEMA) {
         int rc =

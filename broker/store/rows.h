@@ -70,6 +70,7 @@ uint64_t rows_live_keys(const store_rows_t *rows);
  * ROWS_META_BYTES; rows_read takes the same. */
 #define ROWS_META_BYTES 80
 void rows_meta(const char *cluster, uint64_t epoch, char *to);
+bool rows_is_meta(bytes_t value); /* of any release */
 
 /* Every record in the order of store_load, borrowed until the rows change; `each` ends the walk by returning
  * other than OK.  The result of `each` · NO_MEMORY · DATA_DIR. */

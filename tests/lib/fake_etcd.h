@@ -34,6 +34,7 @@ typedef struct {
     uint64_t now_us;
     const char *error; /* every request that writes is refused with it; NULL: none */
     int error_code, page_rows_max;
+    const char *denied; /* the user may not read this key; NULL: it may read all */
     char *answer;
 } fake_etcd_t;
 
@@ -196,11 +197,26 @@ static inline void fake_check_ops(const json_t *ops)
     }
 }
 
+static inline bool fake_is_denied(const fake_etcd_t *f, const json_t *txn)
+{
+    char key[512];
+    size_t i;
+    const json_t *op;
+    json_array_foreach(json_object_get(txn, "success"), i, op)
+    {
+        fake_decode(fake_text(json_object_get(op, "request_range"), "key"), key);
+        if (f->denied && !strcmp(key, f->denied)) return true;
+    }
+    return false;
+}
+
 static inline json_t *fake_txn(fake_etcd_t *f, const json_t *txn)
 {
     size_t i;
     const json_t *c, *op;
     bool succeeds = true;
+    if (fake_is_denied(f, txn))
+        return json_pack("{s:s, s:i}", "error", "etcdserver: permission denied", "code", 7);
     json_array_foreach(json_object_get(txn, "compare"), i, c) succeeds = succeeds && fake_compares(f, c);
     const json_t *ops = json_object_get(txn, succeeds ? "success" : "failure");
     fake_check_ops(ops);

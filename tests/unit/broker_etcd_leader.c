@@ -271,21 +271,41 @@ Test(etcd_leader, one_without_a_lease_ends_at_once)
     cr_assert_eq(T.runs[0].state, ETCD_ENDED);
 }
 
+/* It has seen that none leads, and has a lease. */
+static void begins_to_take(int i)
+{
+    for (int left = 10; left && T.runs[i].state != ETCD_TAKING; left--)
+        if (send_one(i, ETCD_WORK)) answer_one(i, ETCD_WORK, ETCD_ANSWERED);
+    cr_assert(send_one(i, ETCD_LEASE));
+    answer_one(i, ETCD_LEASE, ETCD_ANSWERED);
+    cr_assert_eq(T.runs[i].state, ETCD_TAKING);
+}
+
 Test(etcd_leader, of_two_that_take_it_at_once_one_leads)
 {
     open_run(0);
     open_run(1);
-    for (int i = 0; i < 2; i++) { /* both have seen that there is none, and have a lease */
-        cr_assert(send_one(i, ETCD_WORK));
-        answer_one(i, ETCD_WORK, ETCD_ANSWERED);
-        cr_assert(send_one(i, ETCD_LEASE));
-        answer_one(i, ETCD_LEASE, ETCD_ANSWERED);
-        cr_assert_eq(T.runs[i].state, ETCD_TAKING);
-    }
+    begins_to_take(0);
+    begins_to_take(1);
     leads(1);
     turn(0);
     cr_assert_eq(T.runs[0].state, ETCD_STANDBY);
     cr_assert_eq(rows_epoch(T.runs[1].rows), 1);
+}
+
+/* It has seen no registry, and then what the other one made. */
+Test(etcd_leader, of_two_that_begin_at_once_one_stands_by)
+{
+    open_run(0);
+    open_run(1);
+    cr_assert(send_one(1, ETCD_WORK));
+    answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+    leads(0);
+    cr_assert_eq(begin_floor(0, 5), HEDDLE_ERR_AGAIN);
+    turn(0);
+    cr_assert_eq(outcome(0), HEDDLE_OK);
+    turn(1);
+    cr_assert_eq(T.runs[1].state, ETCD_STANDBY, "%s", T.runs[1].why.message);
 }
 
 Test(etcd_leader, one_whose_answer_was_lost_finds_that_it_leads)
@@ -1038,11 +1058,84 @@ Test(etcd_leader, what_is_not_ours_is_left_alone)
     put_text("pods/x", "y");
     uint64_t revision = T.etcd.revision;
     open_run(0);
-    refused(0, HEDDLE_ERR_DATA_DIR, "keys that Heddle did not write");
+    refused(0, HEDDLE_ERR_DATA_DIR, "keys of something else");
+    cr_assert_str_eq(T.runs[0].why.found, "the key heddle/test/pods/x");
     put_text("meta", "something else");
     open_run(1);
     refused(1, HEDDLE_ERR_DATA_DIR, "did not write");
     cr_assert_eq(T.etcd.revision, revision + 1);
+}
+
+static void open_at(int i, const char *prefix)
+{
+    open_run(i);
+    etcd_leader_opts_t opts = T.runs[i].opts;
+    opts.prefix = prefix;
+    etcd_leader_fini(&T.runs[i]);
+    cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
+}
+
+static void refused_beside(int i, const char *prefix, const char *text, const char *key)
+{
+    uint64_t revision = T.etcd.revision;
+    open_at(i, prefix);
+    refused(i, HEDDLE_ERR_DATA_DIR, text);
+    cr_assert_not_null(strstr(T.runs[i].why.message, prefix), "%s", T.runs[i].why.message);
+    cr_assert_not_null(strstr(T.runs[i].why.found, key), "%s", T.runs[i].why.found);
+    cr_assert_not_null(strstr(T.runs[i].why.hint, key), "%s", T.runs[i].why.hint);
+    cr_assert_eq(T.etcd.revision, revision, "it wrote something");
+}
+
+Test(etcd_leader, a_registry_is_made_neither_below_nor_above_another_one)
+{
+    open_run(0);
+    leads(0);
+    refused_beside(1, "heddle/test/x", "lies above", "heddle/test/meta");
+    refused_beside(1, "heddle/test/x/b/z", "lies above", "heddle/test/meta");
+    refused_beside(1, "heddle", "keys of something else", "heddle/test/");
+    open_at(1, "heddle/tes");
+    leads(1);
+    open_at(1, "heddle/test2/test");
+    leads(1);
+    record_floor(0, 5);
+    cr_assert_eq(floor_of(0), 5);
+}
+
+/* The rows of brokers lie there, too, and are no reason. */
+Test(etcd_leader, a_registry_is_made_above_no_other_one_that_lies_where_brokers_have_their_rows)
+{
+    open_at(0, "p/b");
+    leads(0);
+    refused_beside(1, "p", "keys of something else", "p/b/");
+    open_at(0, "q/b/a0");
+    leads(0);
+    refused_beside(1, "q", "keys of something else", "q/b/a0/");
+    put_text("b/run7", "{}");
+    open_run(1);
+    leads(1);
+}
+
+Test(etcd_leader, above_a_prefix_only_what_the_user_may_read_counts)
+{
+    open_run(0);
+    leads(0);
+    T.etcd.denied = "heddle/test/x/meta";
+    refused_beside(1, "heddle/test/x/y", "lies above", "heddle/test/meta");
+    T.etcd.denied = "heddle/test/meta";
+    open_at(1, "heddle/test/x/y");
+    leads(1);
+    T.etcd.denied = "heddle/test/";
+    open_run(2);
+    for (int i = T.etcd.count - 1; i >= 0; i--) fake_drop(&T.etcd, i);
+    refused(2, HEDDLE_ERR_DENIED, "permission denied");
+}
+
+/* Another program's key of that name is none. */
+Test(etcd_leader, a_key_above_a_prefix_is_a_registry_by_what_it_says)
+{
+    put_text("meta", "something else");
+    open_at(1, "heddle/test/x");
+    leads(1);
 }
 
 Test(etcd_leader, rows_of_a_newer_release_are_refused_with_both_numbers)
@@ -1171,11 +1264,7 @@ Test(etcd_leader, an_import_begins_only_where_no_data_are)
 Test(etcd_leader, a_broker_that_saw_nothing_there_does_not_take_the_lead_of_an_import)
 {
     open_run(1);
-    for (int lane = ETCD_WORK; lane <= ETCD_LEASE; lane++) {
-        cr_assert(send_one(1, lane));
-        answer_one(1, lane, ETCD_ANSWERED);
-    }
-    cr_assert_eq(T.runs[1].state, ETCD_TAKING);
+    begins_to_take(1);
     import_floor(0, 5);
     kill_run(0);
     pass(TTL_S * 1000 / 2); /* the import's lease has ended, not the broker's */
@@ -1601,7 +1690,7 @@ Test(etcd_leader, each_refusal_of_a_commit_has_its_own_code)
  * lost, done when nothing waits for it any more; brokers that stand still past their lease, and that are
  * killed.  Whatever was confirmed is there; each number is given once; of two that lead by their own word one
  * changes nothing. */
-enum { WALKS = 300, STEPS = 400, LATE = 8 };
+enum { WALKS = 300, STEPS = 600, LATE = 8 };
 
 static uint64_t rng;
 static uint64_t roll(uint64_t below)
