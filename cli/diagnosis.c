@@ -131,7 +131,7 @@ static bool is_little(look_t *l, const char *what, int64_t bytes, int64_t least)
     if (bytes < 0 || bytes >= least) return false;
     units_bytes_text((uint64_t)bytes, is);
     units_bytes_text((uint64_t)least, wanted);
-    text_printf(l->what, sizeof l->what, "%s: %s, and less than %s", what, is, wanted);
+    text_printf(l->what, sizeof l->what, "%s: %s, less than %s", what, is, wanted);
     return true;
 }
 
@@ -169,7 +169,7 @@ static bool limits_file_size(look_t *l)
     int64_t bytes = number_of(part(l, "limits"), "file_bytes");
     if (bytes < 0) return false;
     units_bytes_text((uint64_t)bytes, most);
-    text_printf(l->what, sizeof l->what, "a file may have %s here (ulimit -f)", most);
+    text_printf(l->what, sizeof l->what, "a file may have %s at most here (ulimit -f)", most);
     return true;
 }
 
@@ -254,13 +254,19 @@ static bool is_of_version(const json_t *error)
     return has_code(error, "wire_version") || has_code(error, "protocol");
 }
 
+/* It, or another program that listens there; it may have refused. */
+static bool has_answered(const json_t *broker)
+{
+    const json_t *error = error_of(broker);
+    return text_of(broker, "state")[0] || has_code(error, "denied") || is_of_version(error) ||
+           is_in_handshake(error);
+}
+
 /* Without a broker that was named, that none answers is no failure. */
 static bool broker_unanswered(look_t *l)
 {
     const json_t *error = broker_error(l);
-    bool has_other =
-        has_code(error, "denied") || is_of_file(error) || is_of_version(error) || is_in_handshake(error);
-    if (!json_is_object(error) || has_other) return false;
+    if (!json_is_object(error) || has_answered(part(l, "broker")) || is_of_file(error)) return false;
     bool is_named = json_is_true(json_object_get(part(l, "broker"), "named"));
     if (!is_named && has_code(error, "unavailable")) l->level = LEVEL_NOTE;
     return take(l, error);
@@ -416,96 +422,99 @@ static const struct {
     const char *name;
     level_t level;
     const char *each; /* the list whose rows it looks at; NULL: all facts at once */
+    const char
+        *needs; /* a part of the facts, or a member of one, without which it finds nothing; NULL: none */
     bool (*look)(look_t *l);
     const char *why, *mend;
 } CHECKS[] = {
-    {"ucx.missing", LEVEL_CRITICAL, NULL, ucx_missing,
+    {"ucx.missing", LEVEL_CRITICAL, NULL, NULL, ucx_missing,
      NO_START ": the bytes of versions go between hosts over UCX",
      "install UCX: apt install libucx0, or in a Python environment pip install libucx-cu12"},
-    {"ucx.cluster", LEVEL_CRITICAL, NULL, ucx_cluster,
+    {"ucx.cluster", LEVEL_CRITICAL, NULL, "workers", ucx_cluster,
      "UCX of one version does not read the addresses of another: the broker refuses this host's workers and "
      "publishers (ucx_version)",
      "install the same UCX on every host: `heddle doctor` shows which file is in use (UCX)"},
-    {"data.device", LEVEL_CRITICAL, NULL, data_device, NO_START ": no bytes can come or go",
+    {"data.device", LEVEL_CRITICAL, NULL, "data", data_device, NO_START ": no bytes can come or go",
      "bring the interface up, with an address; --data-device names another one"},
-    {"data.insecure", LEVEL_CRITICAL, NULL, data_insecure,
+    {"data.insecure", LEVEL_CRITICAL, NULL, "data", data_insecure,
      NO_START ": a program that reaches the data plane could write the memory of the process",
      "name the broker's key (--broker-key), or join by an invitation (`heddle invite`)"},
-    {"data.loopback", LEVEL_CRITICAL, NULL, data_loopback,
+    {"data.loopback", LEVEL_CRITICAL, NULL, "data.device", data_loopback,
      "no other host reaches what this one serves, and it reaches none: versions do not come",
      "leave --data-device out, or name the interface that the other hosts reach"},
-    {"memory.share", LEVEL_WARNING, NULL, memory_share,
-     "processes of this host share one copy of a version; each would have its own",
+    {"memory.share", LEVEL_WARNING, NULL, NULL, memory_share,
+     "each process of this host would have its own copy of a version, where all can share one",
      "a directory for --host-share has mode 0700 and belongs to this user"},
-    {"memory.available", LEVEL_WARNING, NULL, memory_available,
+    {"memory.available", LEVEL_WARNING, NULL, "memory.available_bytes", memory_available,
      "a worker has each version in memory, up to five at a time; what cannot be reserved fails (no_memory)",
      "free memory, raise the limit of the control group, or use fewer slots (worker --slots)"},
-    {"memory.shm", LEVEL_WARNING, NULL, memory_shm,
+    {"memory.shm", LEVEL_WARNING, NULL, "memory.shm_bytes", memory_shm,
      "Heddle does not use it, but engines do (PyTorch and NCCL), and an export may be there",
      "docker run --shm-size 8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
-    {"memory.huge_pages", LEVEL_NOTE, NULL, memory_huge_pages,
-     "versions are copied and read faster with them: fewer faults of pages",
-     "echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled"},
-    {"limits.descriptors", LEVEL_CRITICAL, NULL, limits_descriptors,
-     "a worker takes 62 at its start, 16 for each version and up to 4 for each peer; a broker one for each "
+    {"memory.huge_pages", LEVEL_NOTE, NULL, "memory.huge_pages", memory_huge_pages,
+     "versions are copied and read faster with them: fewer page faults",
+     "as root: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled"},
+    {"limits.descriptors", LEVEL_CRITICAL, NULL, "limits.descriptors", limits_descriptors,
+     "a worker opens 62 at its start, 16 for each version and up to 4 for each peer; a broker one for each "
      "connection",
      "raise it: LimitNOFILE= of the unit, --ulimit nofile= of the container, ulimit -n of the shell"},
-    {"limits.file_size", LEVEL_WARNING, NULL, limits_file_size,
+    {"limits.file_size", LEVEL_WARNING, NULL, NULL, limits_file_size,
      "it limits the size of a version in memory, too, and of what a worker exports",
      "ulimit -f unlimited, or LimitFSIZE=infinity of the unit"},
-    {"keys.file", LEVEL_CRITICAL, NULL, keys_file, NOT_HERE ": this program has no key to prove",
+    {"keys.file", LEVEL_CRITICAL, NULL, NULL, keys_file,
+     NOT_HERE ": no program connects without its own key and that of the broker",
      "`heddle keygen` makes one; --key names another file"},
-    {"keys.denied", LEVEL_CRITICAL, NULL, keys_denied, NOT_HERE,
+    {"keys.denied", LEVEL_CRITICAL, NULL, "broker", keys_denied, NOT_HERE,
      "have the broker's user admit this key: heddle keys add KEY --role worker:ADAPTER"},
-    {"keys.broker", LEVEL_CRITICAL, NULL, keys_broker,
+    {"keys.broker", LEVEL_CRITICAL, NULL, "broker", keys_broker,
      NOT_HERE ": another broker is at that address, or the key known here is an old one",
      "compare with the key that `heddle status` prints on the broker's host; --broker-key names it"},
-    {"broker.other_program", LEVEL_CRITICAL, NULL, broker_other_program,
+    {"broker.other_program", LEVEL_CRITICAL, NULL, "broker", broker_other_program,
      NOT_HERE ": what listens there is no Heddle broker, or one with other keys",
      "--broker names another address"},
-    {"broker.unanswered", LEVEL_CRITICAL, NULL, broker_unanswered,
-     "without a broker its key, clock, release and workers are not examined; publishes and decisions wait",
+    {"broker.unanswered", LEVEL_CRITICAL, NULL, NULL, broker_unanswered,
+     "the broker's release, disk, clock and workers were not examined; publishes and decisions wait for it",
      "--broker names another address"},
-    {"broker.version", LEVEL_CRITICAL, NULL, broker_version,
+    {"broker.version", LEVEL_CRITICAL, NULL, "broker", broker_version,
      NOT_HERE ": the two releases have no version of the protocol in common",
      "install releases that share a wire version, brokers first"},
-    {"broker.release", LEVEL_WARNING, NULL, broker_release,
+    {"broker.release", LEVEL_WARNING, NULL, "broker.heddle", broker_release,
      "they work together, as long as both speak one wire version; what is new is there on one side alone",
      "install the same release on every host, the broker's first"},
-    {"broker.read_only", LEVEL_CRITICAL, NULL, broker_read_only,
+    {"broker.read_only", LEVEL_CRITICAL, NULL, "broker.state", broker_read_only,
      "no version can be published and none activated; what is served stays served",
      "make room on that disk: operations.md, A full disk (of an etcd: A broker that outlives its host).  No "
      "restart is needed"},
-    {"clock.off", LEVEL_WARNING, NULL, clock_off,
-     "leases and deadlines do not depend on it; times in logs and answers of two hosts do not fit, and "
+    {"clock.off", LEVEL_WARNING, NULL, "clock", clock_off,
+     "leases and deadlines do not depend on it; times in logs and answers of two hosts do not match, and "
      "invitations and certificates end by the clock",
      "set it by NTP: `timedatectl set-ntp true`, or `chronyc makestep`, on the host whose clock is wrong"},
-    {"listen.taken", LEVEL_CRITICAL, NULL, listen_taken, "a broker does not start there",
+    {"listen.taken", LEVEL_CRITICAL, NULL, "listen", listen_taken, "a broker does not start there",
      "end what listens there, or --listen elsewhere; `:*` takes a free port"},
-    {"listen.address", LEVEL_CRITICAL, NULL, listen_address, "a broker does not start there",
+    {"listen.address", LEVEL_CRITICAL, NULL, "listen", listen_address, "a broker does not start there",
      "name an address of this host: `ip addr`"},
-    {"disk.unwritable", LEVEL_CRITICAL, "disks", disk_unwritable,
+    {"disk.unwritable", LEVEL_CRITICAL, "disks", "disks", disk_unwritable,
      "a broker keeps its records there, a worker its exports: it does not start",
      "name a directory that this user may write"},
-    {"disk.full", LEVEL_WARNING, "disks", disk_full,
+    {"disk.full", LEVEL_WARNING, "disks", "disks", disk_full,
      "a broker without room takes no records; a worker without room fails each version that it exports",
      "make room on that disk; `df -h` shows it"},
-    {"invitation.over", LEVEL_CRITICAL, NULL, invitation_over,
-     "no worker joins by it: one whose key was entered before joins without it",
+    {"invitation.over", LEVEL_CRITICAL, NULL, "invitation", invitation_over,
+     "no worker joins by it; one whose key was entered before needs no invitation",
      "`heddle invite` on the broker's host makes another one"},
-    {"worker.loopback", LEVEL_CRITICAL, "workers", worker_loopback,
+    {"worker.loopback", LEVEL_CRITICAL, "workers", "workers", worker_loopback,
      "no other host reaches it: it gets no version, or serves none",
      "start it with --data-device and the interface that the other hosts reach"},
-    {"worker.unreached", LEVEL_CRITICAL, "workers", worker_unreached, NO_BYTES, OPEN_PORTS},
-    {"worker.unreadable", LEVEL_CRITICAL, "workers", worker_unreadable,
+    {"worker.unreached", LEVEL_CRITICAL, "workers", "workers", worker_unreached, NO_BYTES, OPEN_PORTS},
+    {"worker.unreadable", LEVEL_CRITICAL, "workers", "workers", worker_unreadable,
      NO_BYTES ", and the workers of its adapters, which read it too, may end as this process did",
      "if it is not a program of yours, revoke its key: heddle keys revoke NAME; else restart that worker, "
      "and "
      "compare its UCX with that of this host"},
-    {"worker.copies", LEVEL_WARNING, "workers", worker_copies,
+    {"worker.copies", LEVEL_WARNING, "workers", "workers", worker_copies,
      "it has a copy of each version, where processes of one host and user share one",
      "operations.md, Containers and control groups, has what is needed; often --host-share"},
-    {"worker.cut_off", LEVEL_WARNING, "workers", worker_cut_off,
+    {"worker.cut_off", LEVEL_WARNING, "workers", "workers", worker_cut_off,
      "the publisher sends it each version by itself, and other workers cannot fetch from it", OPEN_PORTS},
 };
 enum { CHECK_COUNT = sizeof CHECKS / sizeof *CHECKS };
@@ -554,9 +563,23 @@ const char *diagnosis_level_name(diagnosis_level_t level)
     return level == DIAGNOSIS_OK ? "ok" : LEVELS[level];
 }
 
-json_t *diagnosis_checks(void)
+/* A broker that did not answer was not examined, nor was one that was not asked. */
+static bool is_there(const json_t *facts, const char *needs)
+{
+    char name[32];
+    size_t n = needs ? strcspn(needs, ".") : 0;
+    if (!n) return true;
+    text_printf(name, sizeof name, "%.*s", (int)n, needs);
+    const json_t *part = json_object_get(facts, name);
+    if (!strcmp(needs, "broker")) return has_answered(part);
+    if (needs[n]) part = json_object_get(part, needs + n + 1);
+    return json_is_array(part) ? json_array_size(part) > 0 : part && !json_is_null(part);
+}
+
+json_t *diagnosis_checks(const json_t *facts)
 {
     json_t *names = json_array();
-    for (size_t i = 0; i < CHECK_COUNT; i++) json_array_append_new(names, json_string(CHECKS[i].name));
+    for (size_t i = 0; i < CHECK_COUNT; i++)
+        if (is_there(facts, CHECKS[i].needs)) json_array_append_new(names, json_string(CHECKS[i].name));
     return names;
 }

@@ -22,7 +22,7 @@ typedef enum { DIAGNOSIS_OK, DIAGNOSIS_WARNING, DIAGNOSIS_CRITICAL } diagnosis_l
 json_t *diagnosis_of(const json_t *facts);
 diagnosis_level_t diagnosis_level(const json_t *findings);
 const char *diagnosis_level_name(diagnosis_level_t level); /* ok, warning, critical */
-/* The names of all checks, in the order of the table; the caller owns the list. */
-json_t *diagnosis_checks(void);
+/* The names of the checks that had something to look at, in the order of the table; the caller owns it. */
+json_t *diagnosis_checks(const json_t *facts);
 
 #endif

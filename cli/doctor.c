@@ -62,32 +62,49 @@ static const json_t *part(const json_t *answer, const char *name)
     return json_object_get(json_object_get(answer, "facts"), name);
 }
 
-static const char *or_failed(const json_t *object, const char *key, char scratch[64])
+/* Findings are below, and say why. */
+static bool has_failed(const json_t *object) { return json_is_object(json_object_get(object, "error")); }
+
+static void show_data(const json_t *data, const json_t *network)
 {
-    bool has_failed = json_is_object(json_object_get(object, "error"));
-    return has_failed && !cli_string(object, key) ? "failed, see below" : cli_text(object, key, scratch);
+    char s[2][64], addresses[160];
+    if (!cli_string(data, "device")) {
+        printf("data plane   %s\n", has_failed(data) ? "failed, see below" : "not examined");
+        return;
+    }
+    printf("data plane   %s (%s), %s, congestion control %s\n", cli_string(data, "device"),
+           cli_join(json_object_get(data, "addresses"), ", ", addresses, sizeof addresses),
+           cli_join(json_object_get(data, "transports"), ",", s[0], sizeof s[0]),
+           cli_text(network, "congestion", s[1]));
+}
+
+static void show_key(const json_t *key)
+{
+    const char *text = cli_string(key, "public_key");
+    printf("key          %s\n", text              ? text
+                                : has_failed(key) ? "failed, see below"
+                                                  : "none yet: it is made when it is needed first");
 }
 
 static void show_host(const json_t *answer)
 {
-    char s[5][64], addresses[160];
-    const json_t *ucx = part(answer, "ucx"), *data = part(answer, "data"), *memory = part(answer, "memory"),
+    char s[4][64];
+    const json_t *ucx = part(answer, "ucx"), *memory = part(answer, "memory"),
                  *limits = part(answer, "limits");
     printf("host         %s, Heddle %s\n", cli_text(json_object_get(answer, "facts"), "host", s[0]),
            cli_text(json_object_get(answer, "facts"), "heddle", s[1]));
-    printf("UCX          %s, %s\n", or_failed(ucx, "version", s[0]), cli_text(ucx, "library", s[1]));
-    printf("data plane   %s (%s), %s, congestion control %s\n", or_failed(data, "device", s[0]),
-           cli_join(json_object_get(data, "addresses"), ", ", addresses, sizeof addresses),
-           cli_join(json_object_get(data, "transports"), ",", s[1], sizeof s[1]),
-           cli_text(part(answer, "network"), "congestion", s[2]));
-    printf("memory       %s, %s available, /dev/shm %s, huge pages %s\n", cli_text(memory, "way", s[0]),
+    if (!cli_string(ucx, "version")) printf("UCX          failed, see below\n");
+    else printf("UCX          %s, %s\n", cli_string(ucx, "version"), cli_text(ucx, "library", s[0]));
+    show_data(part(answer, "data"), part(answer, "network"));
+    printf("memory       %s, %s available, /dev/shm %s, huge pages %s\n",
+           has_failed(memory) ? "not shared (see below)" : cli_text(memory, "way", s[0]),
            cli_bytes(memory, "available_bytes", s[1]), cli_bytes(memory, "shm_bytes", s[2]),
            cli_text(memory, "huge_pages", s[3]));
-    if (cli_string(memory, "host_share"))
+    if (cli_string(memory, "host_share") && !has_failed(memory))
         printf("             shared in %s\n", cli_string(memory, "host_share"));
     printf("limits       %s open files, files of %s\n", cli_text(limits, "descriptors", s[0]),
            cli_integer(limits, "file_bytes") ? cli_bytes(limits, "file_bytes", s[1]) : "any size");
-    printf("key          %s\n", or_failed(part(answer, "key"), "public_key", s[0]));
+    show_key(part(answer, "key"));
 }
 
 static void show_broker(const json_t *answer)
@@ -104,12 +121,16 @@ static void show_broker(const json_t *answer)
     if (json_is_object(clock))
         snprintf(off, sizeof off, "%.3f s %s its own", (double)(ahead_ms < 0 ? -ahead_ms : ahead_ms) / 1000.0,
                  ahead_ms < 0 ? "behind" : "ahead of");
-    printf("broker       %s, %s\n", cli_string(broker, "endpoint"), or_failed(broker, "state", s[0]));
-    if (!cli_string(broker, "state")) return;
+    const char *state = cli_string(broker, "state");
+    printf("broker       %s, %s\n", cli_string(broker, "endpoint"),
+           state ? state : "not examined, see below");
+    if (!state) return;
     printf("             Heddle %s, cluster %s; this host's clock is %s\n", cli_text(broker, "heddle", s[0]),
            cli_text(broker, "cluster", s[1]), off);
-    printf("workers      %zu of %s reached from here\n", reached,
-           cli_count((int64_t)json_array_size(workers), "worker", s[0]));
+    if (!json_array_size(workers)) puts("workers      none is there");
+    else
+        printf("workers      %zu of %s reached from here\n", reached,
+               cli_count((int64_t)json_array_size(workers), "worker", s[0]));
 }
 
 static void show_findings(const json_t *findings)
@@ -160,7 +181,7 @@ static int answer_with(const common_t *c, json_t *facts)
     diagnosis_level_t level = diagnosis_level(findings);
     json_t *answer = json_pack("{s:s, s:s, s:b, s:s, s:O, s:o, s:O}", "schema", "heddle/1", "kind", "doctor",
                                "ok", level == DIAGNOSIS_OK, "status", diagnosis_level_name(level), "findings",
-                               findings, "checks", diagnosis_checks(), "facts", facts);
+                               findings, "checks", diagnosis_checks(facts), "facts", facts);
     if (level != DIAGNOSIS_OK) add_error(answer, findings, (int)level);
     if (c->output == OUTPUT_JSON) cli_print_json(answer);
     else show(answer);

@@ -15,12 +15,14 @@
 #include <heddle/keys.h>
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* NULL, and with it no part at all, where there is no memory: null would say that nothing failed. */
@@ -134,19 +136,32 @@ static json_t *listen_part(const char *endpoint)
     int rc = heddle_host_listen(endpoint);
     heddle_error_t error = *cli_error(rc);
     if (rc == HEDDLE_ERR_ADDRESS_IN_USE) error.hint[0] = 0;
-    else if (rc != HEDDLE_ERR_USAGE)
-        error_hint(&error, "name an address of this host, and a port that this user may take: `ip addr`");
+    else if (rc == HEDDLE_ERR_USAGE)
+        error_hint(&error, "--listen names one: tcp://127.0.0.1:7700, or tcp://*:7700 for other hosts, too");
+    else error_hint(&error, "name an address of this host, and a port that this user may take: `ip addr`");
     return json_pack("{s:o, s:o}", "endpoint", utf8_json(endpoint), "error",
                      rc ? failure(&error) : json_null());
 }
 
+/* Of /proc, /sys and the like, where a superuser may write by the mode of the directory. */
+static bool is_of_kernel(const char *at)
+{
+    static const unsigned KINDS[] = {PROC_SUPER_MAGIC,    SYSFS_MAGIC,   CGROUP_SUPER_MAGIC,
+                                     CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC};
+    struct statfs disk;
+    for (size_t i = 0; statfs(at, &disk) == 0 && i < sizeof KINDS / sizeof *KINDS; i++)
+        if ((unsigned)disk.f_type == KINDS[i]) return true;
+    return false;
+}
+
 /* 0: a directory in which this user may make files.  ENOSPC: there is no place for another one, whatever room
- * there is for bytes. */
+ * there is for bytes.  ENOTSUP: none can be there at all. */
 static int why_no_file(const char *at, const struct statvfs *disk)
 {
     struct stat st;
     if (stat(at, &st) || access(at, W_OK | X_OK)) return errno;
     if (!S_ISDIR(st.st_mode)) return ENOTDIR;
+    if (is_of_kernel(at)) return ENOTSUP;
     return disk->f_files && !disk->f_favail ? ENOSPC : 0;
 }
 
@@ -160,13 +175,15 @@ static json_t *disk_row(const char *option, const char *path)
         if (slash == at) slash++;
     bool is_relative = access(at, F_OK) != 0;
     if (is_relative) snprintf(at, sizeof at, ".");
-    bool is_known = statvfs(at, &disk) == 0;
+    bool is_known = statvfs(at, &disk) == 0 && disk.f_blocks; /* else without a limit, or not said */
     heddle_error_t error;
     json_t *why = json_null();
     int number = why_no_file(at, &disk);
     if (number) {
         snprintf(message, sizeof message, "%s: %s", at,
-                 number == ENOSPC ? "no room for another file (inodes)" : strerror(number));
+                 number == ENOSPC    ? "no room for another file (inodes)"
+                 : number == ENOTSUP ? "it is of the kernel, and holds no files of programs"
+                                     : strerror(number));
         error_fail(&error, HEDDLE_ERR_DATA_DIR, "cannot write to %.300s", message);
         if (number == ENOSPC)
             error_hint(&error, "remove files of that disk; `df -i` shows how many it may have");

@@ -256,11 +256,53 @@ Test(diagnosis, the_worst_comes_first_and_is_the_level)
 
 Test(diagnosis, each_check_has_a_name_of_its_own)
 {
-    json_t *names = diagnosis_checks();
+    json_t *facts = json_loads(WELL, 0, NULL), *names = diagnosis_checks(facts);
+    json_decref(facts);
     cr_assert(json_array_size(names) > 20);
     for (size_t i = 0; i < json_array_size(names); i++)
         for (size_t k = 0; k < i; k++)
             cr_assert_str_neq(json_string_value(json_array_get(names, i)),
                               json_string_value(json_array_get(names, k)));
     json_decref(names);
+}
+
+static size_t count_checks(const char *parts, const char *name, bool *ret_has)
+{
+    json_t *facts = json_loads(WELL, 0, NULL), *changed = json_loads(parts, 0, NULL);
+    cr_assert(facts && changed, "%s", parts);
+    json_object_update(facts, changed);
+    json_t *names = diagnosis_checks(facts);
+    size_t count = json_array_size(names);
+    *ret_has = false;
+    for (size_t i = 0; i < count; i++) *ret_has |= !strcmp(json_string_value(json_array_get(names, i)), name);
+    json_decref(names);
+    json_decref(facts);
+    json_decref(changed);
+    return count;
+}
+
+Test(diagnosis, a_check_counts_where_it_had_something_to_look_at)
+{
+    static const struct {
+        const char *parts, *name;
+    } ROWS[] = {
+        {"{\"listen\":null}", "listen.taken"},
+        {"{\"disks\":[]}", "disk.full"},
+        {"{\"workers\":[]}", "worker.unreached"},
+        {"{\"clock\":null}", "clock.off"},
+        {"{\"data\":null}", "data.device"},
+        {"{\"memory\":{\"shm_bytes\":null}}", "memory.shm"},
+        {"{\"broker\":{\"error\":" FAILED("unavailable", "no answer", "start it") "}}", "keys.denied"},
+        {"{}", "invitation.over"}};
+    bool has;
+    size_t all = count_checks("{\"invitation\":{\"error\":null}}", "invitation.over", &has);
+    cr_assert(has && all > 20);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        cr_assert_lt(count_checks(ROWS[i].parts, ROWS[i].name, &has), all, "%s", ROWS[i].parts);
+        cr_assert_not(has, "%s", ROWS[i].name);
+        cr_assert_lt(count_checks(ROWS[i].parts, "broker.unanswered", &has), all);
+        cr_assert(has, "%s", ROWS[i].parts);
+    }
+    count_checks("{\"broker\":{\"error\":" FAILED("denied", "no", "add it") "}}", "keys.denied", &has);
+    cr_assert(has, "a broker that refuses has answered");
 }
