@@ -56,14 +56,25 @@ static void hint_instead(const char *kind, heddle_error_t *error)
 /* Its texts are in use until the process ends. */
 static contexts_t contexts;
 
-static int choose_broker(common_t *c, heddle_error_t *error)
+static int choose_broker(common_t *c, context_t *ret_context, heddle_error_t *error)
 {
-    context_t values = {c->context, c->broker, c->broker_key, c->key};
+    context_t values = {.name = c->context, .broker = c->broker, .broker_key = c->broker_key, .key = c->key};
     int rc = contexts_choose(&values, &contexts, error);
     c->context = values.name;
     c->broker = values.broker;
     c->broker_key = values.broker_key;
     c->key = values.key;
+    *ret_context = values;
+    return rc;
+}
+
+/* What a context has besides its broker.  A text that is no value of the option is of another release, or was
+ * written by hand. */
+static int take_default(const option_set_t *set, const char *name, const char *text, common_t *c,
+                        heddle_error_t *error)
+{
+    int rc = option_store(set, name, text, c, error);
+    if (rc) error_hint(error, "it is a default of context %s: `heddle context add` replaces it", c->context);
     return rc;
 }
 
@@ -81,12 +92,17 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
 {
     heddle_error_t error;
     common_t *common = into;
+    context_t context = {0};
     int rc = option_parse(set, argc, argv, into, ret_args, &error);
     if (rc == 1) return 0;
     log_set_level((log_level_t)common->log_level);
     bool needs_broker = rc == HEDDLE_OK && set->common == CLI_COMMON;
     if (needs_broker) rc = take_join(common, argc, argv, &error);
-    if (needs_broker && !rc && !common->join) rc = choose_broker(common, &error);
+    if (needs_broker && !rc && !common->join) rc = choose_broker(common, &context, &error);
+    if (!rc && context.timeout && !option_is_given(set, argc, argv, "timeout"))
+        rc = take_default(set, "timeout", context.timeout, common, &error);
+    if (!rc && context.output && !option_is_given(set, argc, argv, "output"))
+        rc = take_default(set, "output", context.output, common, &error);
     if (rc == HEDDLE_OK) return -1;
     /* The parse may have stopped before -o json, and a script must get this error as JSON too. */
     common->output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;

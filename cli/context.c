@@ -19,6 +19,8 @@ enum { LOCK_MS = 5000 };
 typedef struct {
     common_t common;
     const char *broker, *broker_key, *key;
+    uint32_t timeout_ms;
+    int output; /* output_t */
     bool use;
     const char *words[2]; /* the action, its name */
 } args_t;
@@ -33,12 +35,18 @@ static const option_t OPTIONS[] = {
      "add: the broker's public key; default what the key ring knows of it", offsetof(args_t, broker_key)},
     {"key", 0, OPTION_TEXT, "FILE", NULL, NULL, "add: your own key there; default client.key of the key ring",
      offsetof(args_t, key)},
+    {"default-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL, "add: --timeout of commands that have none",
+     offsetof(args_t, timeout_ms)},
+    {"default-output", 0, OPTION_CHOICE, "table|json", NULL, NULL, "add: --output of commands that have none",
+     offsetof(args_t, output)},
     {"use", 0, OPTION_FLAG, NULL, NULL, NULL, "add: it is in use from now on", offsetof(args_t, use)},
     {0}};
 static const option_set_t SET = {
     "heddle context",
     "list | add NAME --broker EP | use [NAME] | remove NAME [OPTION...]",
-    "Named brokers, each with its keys; the one in use is where commands, workers and publishers connect.",
+    "Named brokers, each with its keys and defaults; the one in use is where commands, workers and "
+    "publishers\n"
+    "connect.",
     "A broker that is named otherwise has precedence, and then nothing of the context counts: --broker, "
     "then\n"
     "--context NAME, then HEDDLE_BROKER, then HEDDLE_CONTEXT, then the one in use, then "
@@ -46,9 +54,12 @@ static const option_set_t SET = {
     "add: of a name that is there, replaces it; it is in use with --use alone.  use without NAME: none is in "
     "use.\n"
     "context: its name.  used: whether it is in use.  broker, broker key, key: as the options have them.\n"
+    "timeout, output: what --timeout and --output are for a command that connects by it, unless it has the "
+    "option.\n"
     "They are in $XDG_CONFIG_HOME/heddle/contexts, else ~/.config/heddle/contexts; a file that other users "
     "can\n"
-    "change is refused.  add: the address, the keys and their files are checked, and no broker is asked.",
+    "change is refused.  add: the address, the keys and their files are checked, and no broker is "
+    "asked.\n" CLI_DUR,
     OPTIONS,
     COMMON,
     ARGS,
@@ -56,6 +67,7 @@ static const option_set_t SET = {
     CLI_EXITS "; 3 there is no such context; 9 the file cannot be read or written, or is refused.\n"
               "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\nExamples:\n"
               "  heddle context add prod --broker tcp://10.0.0.5:7700 --broker-key 'QGid9d...' --use\n"
+              "  heddle context add lab --broker tcp://lab:7700 --default-timeout 20s --default-output json\n"
               "  heddle context use lab\n"
               "  heddle status --context lab     one command at another broker"};
 
@@ -67,18 +79,30 @@ static const char *in_full(const char *path, char ret_full[CONTEXTS_PATH])
     return path && path[0] != '/' && realpath(path, ret_full) ? ret_full : path;
 }
 
+/* As --timeout takes it; NULL: there is none. */
+static const char *timeout_text(uint32_t ms, char ret_text[16])
+{
+    bool is_whole = ms % 1000 == 0;
+    snprintf(ret_text, 16, "%u%s", is_whole ? ms / 1000 : ms, is_whole ? "s" : "ms");
+    return ms ? ret_text : NULL;
+}
+
 /* What no client could use is refused here, and not by each command that uses the context later. */
 static int add(contexts_t *c, const args_t *args, heddle_error_t *error)
 {
-    char broker_key[CONTEXTS_PATH], key[CONTEXTS_PATH];
+    char broker_key[CONTEXTS_PATH], key[CONTEXTS_PATH], timeout[16];
     int rc = heddle_broker_check(args->broker, args->broker_key, args->key);
     if (rc) {
         *error = *heddle_last_error();
         return rc;
     }
     /* Text that is a key is the name of no file: both at once were refused. */
-    context_t context = {args->words[1], args->broker, in_full(args->broker_key, broker_key),
-                         in_full(args->key, key)};
+    context_t context = {.name = args->words[1],
+                         .broker = args->broker,
+                         .broker_key = in_full(args->broker_key, broker_key),
+                         .key = in_full(args->key, key),
+                         .timeout = timeout_text(args->timeout_ms, timeout),
+                         .output = args->output == OUTPUT_JSON ? "json" : NULL};
     rc = contexts_put(c, &context, error);
     return !rc && args->use ? contexts_use(c, context.name, error) : rc;
 }
@@ -113,9 +137,10 @@ typedef struct {
 static void list_one(void *self, const context_t *c)
 {
     const listed_t *l = self;
-    json_array_append_new(l->list, json_pack("{s:s, s:b, s:s, s:s?, s:s?}", "name", c->name, "in_use",
-                                             !strcmp(c->name, l->in_use), "broker", c->broker, "broker_key",
-                                             c->broker_key, "key", c->key));
+    json_array_append_new(l->list, json_pack("{s:s, s:b, s:s, s:s?, s:s?, s:s?, s:s?}", "name", c->name,
+                                             "in_use", !strcmp(c->name, l->in_use), "broker", c->broker,
+                                             "broker_key", c->broker_key, "key", c->key, "timeout",
+                                             c->timeout, "output", c->output));
 }
 
 static char *answer_of(const contexts_t *c)
@@ -139,13 +164,13 @@ static void render(const common_t *c, json_t *answer)
         return;
     }
     cli_table_t t;
-    table_init(&t, "USED", "CONTEXT", "BROKER", "BROKER KEY", "KEY");
+    table_init(&t, "USED", "CONTEXT", "BROKER", "BROKER KEY", "KEY", "TIMEOUT", "OUTPUT");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *row = json_array_get(list, i);
-        char s[4][64];
+        char s[6][64];
         table_row(&t, cli_is(row, "in_use") ? "yes" : "no", cli_text(row, "name", s[0]),
                   cli_text(row, "broker", s[1]), cli_text(row, "broker_key", s[2]),
-                  cli_text(row, "key", s[3]));
+                  cli_text(row, "key", s[3]), cli_text(row, "timeout", s[4]), cli_text(row, "output", s[5]));
     }
     table_print(&t);
 }
@@ -155,10 +180,12 @@ static const char *wrong_with(const args_t *args, size_t action)
 {
     need_t need = ACTIONS[action].need;
     bool is_add = ACTIONS[action].change == add;
-    bool has_options = args->broker || args->broker_key || args->key || args->use;
+    bool has_options = args->broker || args->broker_key || args->key || args->use || args->timeout_ms ||
+                       args->output != OUTPUT_TABLE;
     if (args->words[1] && need == NAME_NONE) return "list takes no name";
     if (!args->words[1] && need == NAME_NEEDED) return "the name of the context is missing";
-    if (!is_add && has_options) return "--broker, --broker-key, --key and --use are for add";
+    if (!is_add && has_options)
+        return "--broker, --broker-key, --key, --use and the --default ones are for add";
     return is_add && !args->broker ? "--broker is missing" : NULL;
 }
 

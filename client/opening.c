@@ -12,7 +12,7 @@ void opening_end(void) { pthread_mutex_unlock(&lock); }
 int opening_context(const char **broker, const char **broker_key, const char **key, contexts_t *ret_contexts,
                     heddle_error_t *error)
 {
-    context_t values = {NULL, *broker, *broker_key, *key};
+    context_t values = {.broker = *broker, .broker_key = *broker_key, .key = *key};
     opening_begin();
     int rc = contexts_fill(NULL, &values, ret_contexts, error);
     opening_end();

@@ -21,7 +21,7 @@ enum { FILE_BYTES = 64 * 1024, VALUE_BYTES = 1024, LOOK_MS = 10 };
 
 /* ---- what it may hold ---- */
 
-static const char *const VALUES[] = {"broker", "broker_key", "key"};
+static const char *const VALUES[] = {"broker", "broker_key", "key", "timeout", "output"};
 
 /* A value is printed in errors and tables, and is no place for what a terminal obeys, or for the secret of a
  * join string (wire/join_string.h). */
@@ -245,9 +245,12 @@ static json_t *all_of(const contexts_t *c) { return json_object_get(c->root, "co
 
 static context_t context_of(const char *name, const json_t *row)
 {
-    return (context_t){name, json_string_value(json_object_get(row, "broker")),
+    return (context_t){name,
+                       json_string_value(json_object_get(row, "broker")),
                        json_string_value(json_object_get(row, "broker_key")),
-                       json_string_value(json_object_get(row, "key"))};
+                       json_string_value(json_object_get(row, "key")),
+                       json_string_value(json_object_get(row, "timeout")),
+                       json_string_value(json_object_get(row, "output"))};
 }
 
 static int by_name(const void *a, const void *b)
@@ -293,7 +296,8 @@ void contexts_each(const contexts_t *c, void (*see)(void *self, const context_t 
 
 int contexts_put(contexts_t *c, const context_t *context, heddle_error_t *error)
 {
-    const char *const given[] = {context->broker, context->broker_key, context->key};
+    const char *const given[] = {context->broker, context->broker_key, context->key, context->timeout,
+                                 context->output};
     int rc = name_check("context", context->name, error);
     for (size_t i = 0; !rc && i < sizeof VALUES / sizeof *VALUES; i++)
         if (given[i] && !is_value(given[i])) {
@@ -304,8 +308,9 @@ int contexts_put(contexts_t *c, const context_t *context, heddle_error_t *error)
             error_hint(error, "1 to %d characters", VALUE_BYTES - 1);
         }
     if (rc) return rc;
-    json_t *row = json_pack("{s:s?, s:s?, s:s?}", "broker", context->broker, "broker_key",
-                            context->broker_key, "key", context->key);
+    json_t *row = json_pack("{s:s?, s:s?, s:s?, s:s?, s:s?}", "broker", context->broker, "broker_key",
+                            context->broker_key, "key", context->key, "timeout", context->timeout, "output",
+                            context->output);
     if (json_object_set_new(all_of(c), context->name, row)) {
         rc = error_fail(error, HEDDLE_ERR_USAGE, "a value of the context is not text");
         error_hint(error, "values are UTF-8");
@@ -357,6 +362,8 @@ int contexts_fill(const char *name, context_t *values, contexts_t *ret_contexts,
     values->broker = found.broker;
     if (!values->broker_key) values->broker_key = found.broker_key;
     if (!values->key) values->key = found.key;
+    values->timeout = found.timeout;
+    values->output = found.output;
     return HEDDLE_OK;
 }
 

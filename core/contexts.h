@@ -3,7 +3,8 @@
  *
  *   $XDG_CONFIG_HOME/heddle/contexts, else ~/.config/heddle/contexts, mode 0600:
  *     {"in_use": "prod", "contexts":
- *      {"prod": {"broker": "tcp://10.0.0.5:7700", "broker_key": "QGid9d...", "key": "/home/..."}}}
+ *      {"prod": {"broker": "tcp://10.0.0.5:7700", "broker_key": "QGid9d...", "key": "/home/...",
+ *                "timeout": "10s", "output": "json"}}}
  *
  * The file is hostile until it was parsed: a file that other users can change is refused, and so is one that
  * is malformed or too large, or has a join string, which is a secret.  One that is not there has no contexts.
@@ -13,7 +14,8 @@
  * neither loses what the other one wrote.  A reader needs no lock, since the file is replaced whole.
  *
  * A context is used as a whole: its keys are for its broker.  So it is used only where no broker is named,
- * by an option or HEDDLE_BROKER.
+ * by an option or HEDDLE_BROKER.  `timeout` and `output` are defaults of the options of these names, as text:
+ * they are for commands, which check them.
  *
  * The owner ends a contexts_t with contexts_fini; texts of a context are borrowed from it.  Any thread;
  * reading and writing block on the file system. */
@@ -36,7 +38,7 @@ typedef struct {
 
 /* NULL: not said. */
 typedef struct {
-    const char *name, *broker, *broker_key, *key;
+    const char *name, *broker, *broker_key, *key, *timeout, *output;
 } context_t;
 
 /* USAGE: there is no place for the file · DATA_DIR: it cannot be read, or is refused. */

@@ -323,6 +323,32 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
     return rc ? rc : parse_arguments(&line, argv, ret_args, error);
 }
 
+/* By getopt, as the parse: it takes a part of a name, and tells a value from an option. */
+bool option_is_given(const option_set_t *set, int argc, char **argv, const char *name)
+{
+    struct option longs[MAX_OPTIONS + 3];
+    const option_t *rows[MAX_OPTIONS];
+    char shorts[2 * MAX_OPTIONS + 4];
+    int n = build_getopt(set, longs, rows, shorts);
+    optind = 0;
+    for (int c; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
+        const option_t *o = row_of(rows, n, c);
+        if (o && !strcmp(o->name, name)) return true;
+    }
+    return false;
+}
+
+int option_store(const option_set_t *set, const char *name, const char *text, void *into,
+                 heddle_error_t *error)
+{
+    const option_t *tables[] = {set->options, set->common};
+    for (int t = 0; t < 2; t++)
+        for (const option_t *o = tables[t]; o && o->name; o++)
+            if (!strcmp(o->name, name))
+                return store(o, text, into) ? HEDDLE_OK : refuse(set, o, text, "", error);
+    return HEDDLE_OK;
+}
+
 bool option_wants_json(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {

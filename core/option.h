@@ -69,6 +69,11 @@ typedef struct {
  * --dump-options was asked for and printed on stdout: the caller exits with 0. */
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
                  heddle_error_t *error);
+/* Whether the option `name` is on the command line, which was parsed before without an error. */
+bool option_is_given(const option_set_t *set, int argc, char **argv, const char *name);
+/* Stores `text`, of a file for example, as the value of the option `name`.  USAGE: it is none. */
+int option_store(const option_set_t *set, const char *name, const char *text, void *into,
+                 heddle_error_t *error);
 /* Whether -o json is among the arguments.  Needed for errors of option_parse, which may stop before that
  * option. */
 bool option_wants_json(int argc, char **argv);

@@ -27,7 +27,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --entered --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     invite) echo '--role --uses --ttl --name --address --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    context) echo '--broker --broker-key --key --use -o --output -q --quiet --log-level -h --help --version' ;;
+    context) echo '--broker --broker-key --key --default-timeout --default-output --use -o --output -q --quiet --log-level -h --help --version' ;;
     registry) echo '--data --store --store-ca --store-cert --store-key --store-user --timeout -o --output -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --own-memory --pin --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -q --quiet -h --help --version' ;;
@@ -48,6 +48,8 @@ _heddle_values() {
     broker:--data|doctor:--data|registry:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device|doctor:--data-device|pull:--data-device) echo '@if' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|rollback:--deadline|resume:--deadline|drain:--deadline|pull:--deadline|verify:--deadline) echo '' ;;
+    context:--default-output) echo 'table json' ;;
+    context:--default-timeout) echo '' ;;
     verify:--dir) echo '@dir' ;;
     worker:--drain) echo '' ;;
     worker:--exit-when-idle) echo '' ;;

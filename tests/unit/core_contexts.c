@@ -161,6 +161,24 @@ static const char *chosen(context_t values)
     return text;
 }
 
+Test(contexts, defaults_are_of_the_context_that_is_used)
+{
+    contexts_t c;
+    heddle_error_t error;
+    context_t values = {0};
+    put("{\"in_use\":\"a\",\"contexts\":{\"a\":{\"broker\":\"tcp://h:1\",\"timeout\":\"9s\"},"
+        "\"b\":{\"broker\":\"tcp://h:2\",\"output\":\"json\"}}}",
+        0600);
+    cr_assert(!contexts_choose(&values, &c, &error) && !strcmp(values.timeout, "9s") && !values.output);
+    contexts_fini(&c);
+    values = (context_t){.name = "b"};
+    cr_assert(!contexts_choose(&values, &c, &error) && !strcmp(values.output, "json") && !values.timeout);
+    contexts_fini(&c);
+    values = (context_t){.broker = "tcp://h:1"};
+    cr_assert(!contexts_choose(&values, &c, &error) && !values.output && !values.timeout);
+    contexts_fini(&c);
+}
+
 Test(contexts, an_option_beats_the_environment_which_beats_what_is_in_use)
 {
     cr_assert_str_eq(chosen((context_t){0}), "- tcp://127.0.0.1:7700 -", "no file");

@@ -69,6 +69,28 @@ Test(option, a_mistyped_word_is_near_what_it_means)
     cr_assert_null(option_nearest(word, WORDS), "what is longer than any word is near none");
 }
 
+Test(option, one_that_is_given_is_told_from_its_value)
+{
+    static const struct {
+        const char *words[4];
+        bool has_mode;
+    } ROWS[] = {{{"sample", ".", "--mode=two"}, true},    {{"sample", "-m", "two", "."}, true},
+                {{"sample", "--mo", "two", "."}, true},   {{"sample", ".", "--flag"}, false},
+                {{"sample", ".", "--name", "-m"}, false}, {{"sample", "--", "--mode=two"}, false}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        char *argv[5] = {NULL};
+        int argc = 0;
+        for (; argc < 4 && ROWS[i].words[argc]; argc++) argv[argc] = (char *)ROWS[i].words[argc];
+        cr_assert_eq(option_is_given(&SET, argc, argv, "mode"), ROWS[i].has_mode, "row %zu", i);
+    }
+    args_t args = {0};
+    heddle_error_t error;
+    cr_assert(!option_store(&SET, "mode", "two", &args, &error) && args.mode == 1);
+    cr_assert(!option_store(&SET, "name", "x", &args, &error) && !strcmp(args.name, "x"));
+    cr_assert_eq(option_store(&SET, "mode", "three", &args, &error), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(error.message, "--mode") && !strcmp(error.found, "three"), "%s", error.message);
+}
+
 Test(option, an_unknown_option_names_the_near_one)
 {
     static const struct {
