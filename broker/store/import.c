@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/store/import.h"
 
+#include "broker/broker.h"
 #include "broker/datadir.h"
 #include "broker/outbox.h"
 #include "broker/store/rows_file.h"
@@ -16,6 +17,51 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- what a broker would start with ---- */
+
+typedef struct {
+    broker_t *broker;
+    heddle_error_t *error;
+} restore_t;
+
+static void name_row(const record_t *r, heddle_error_t *error)
+{
+    static const char *const KINDS[] = {
+        [RECORD_ADAPTER] = "the name", [RECORD_VERSION] = "version",   [RECORD_DECISION] = "decision",
+        [RECORD_STATE] = "the state",  [RECORD_WRITER] = "the writer", [RECORD_FLOOR] = "the floor",
+        [RECORD_LOSS] = "the loss",    [RECORD_STAGED] = "the staging"};
+    uint64_t number = r->kind == RECORD_DECISION ? r->decision : r->version;
+    if (r->kind == RECORD_KEY) error_found(error, "the key %.60s (%.50s)", r->name, r->public_key);
+    else if (r->kind == RECORD_WORKER) error_found(error, "the worker %.100s", r->worker);
+    else if (r->kind > RECORD_STAGED || !KINDS[r->kind]) error_found(error, "a row of kind %d", (int)r->kind);
+    else error_found(error, "%s %llu of %.100s", KINDS[r->kind], (unsigned long long)number, r->adapter);
+}
+
+static int restore(void *self, const record_t *record)
+{
+    restore_t *r = self;
+    int rc = broker_apply(r->broker, record);
+    if (!rc) return rc;
+    if (rc == HEDDLE_ERR_NO_MEMORY) return error_fail(r->error, rc, "no memory to check the rows");
+    rc = error_fail(r->error, HEDDLE_ERR_DATA_DIR, "the file has a row that no broker starts with");
+    error_expected(r->error, "rows as a broker writes them");
+    name_row(record, r->error);
+    error_hint(r->error, "export the registry again from the store that it is in; nothing was written");
+    return rc;
+}
+
+/* Into the memory of a broker, as at its start: what that would refuse is named before the first write. */
+static int check_rows(store_rows_t *rows, heddle_error_t *error)
+{
+    static const broker_opts_t OPTS = {0};
+    static const broker_io_t IO = {0};
+    restore_t r = {.error = error};
+    int rc = broker_new(&OPTS, &IO, &r.broker, error);
+    if (!rc) rc = rows_walk(rows, restore, &r, error);
+    broker_destroy(&r.broker);
+    return rc;
+}
 
 /* ---- records as transactions ---- */
 
@@ -150,7 +196,8 @@ int import_to_etcd(store_rows_t *rows, const etcd_opts_t *opts, heddle_error_t *
     own.purpose = ETCD_IMPORT;
     own.cluster = rows_cluster(rows);
     own.import_epoch = rows_epoch(rows);
-    int rc = etcd_open(&own, &e, error);
+    int rc = check_rows(rows, error);
+    if (!rc) rc = etcd_open(&own, &e, error);
     if (rc) return rc;
     rc = put_all(rows, write_etcd, e, error);
     if (!rc) rc = check_etcd(e, rows, error);
@@ -315,7 +362,8 @@ int import_to_dir(store_rows_t *rows, const char *path, heddle_error_t *error)
     datadir_t dir = {0};
     char work[PATH_MAX];
     heddle_error_t ignored;
-    int rc = check_user(path, error);
+    int rc = check_rows(rows, error);
+    if (!rc) rc = check_user(path, error);
     if (!rc) rc = datadir_open(path, &dir, error);
     if (rc) return rc;
     snprintf(work, sizeof work, "%s/%s", dir.path, WORK);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/store/import.h: puts the rows of an export (rows_file.h) into a store that has no data: all of them,
- * or none.  They are read back and compared before they count.  The registry has the cluster id and the epoch
+ * or none.  Before the first write they are taken into the memory of a broker, as at its start; and they are
+ * read back and compared before they count.  The registry has the cluster id and the epoch
  * of the rows then; the next broker raises the epoch.
  *
  *   a directory   the registry is made beside its place, in DIR/.import, and moved there when it is whole.
@@ -16,11 +17,13 @@
 #include "broker/store/etcd.h"
 #include "broker/store/rows.h"
 
-/* DATA_LOCKED: a broker has the directory · DATA_DIR: there is a registry, the directory cannot be used, or
- * is another user's and this is root, or what is read back is something else ·
+/* DATA_LOCKED: a broker has the directory · DATA_DIR: a row that no broker starts with, there is a registry,
+ * the directory cannot be used, or is another user's and this is root, or what is read back is something
+ * else ·
  * NO_SPACE, NO_MEMORY, INTERNAL. */
 int import_to_dir(store_rows_t *rows, const char *path, heddle_error_t *error);
-/* `opts` as of etcd_open; purpose, cluster and epoch are set here.  What etcd_open and etcd_write say. */
+/* `opts` as of etcd_open; purpose, cluster and epoch are set here.  DATA_DIR: a row that no broker starts
+ * with · what etcd_open and etcd_write say. */
 int import_to_etcd(store_rows_t *rows, const etcd_opts_t *opts, heddle_error_t *error);
 
 #endif

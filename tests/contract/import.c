@@ -162,6 +162,40 @@ Test(contract_import, data_that_are_there_are_not_replaced)
     cr_assert_str_eq(is_sqlite() ? store_cluster(T.sqlite) : etcd_cluster(T.etcd), was);
 }
 
+/* Of a file that no export wrote: a broker that started there would end. */
+Test(contract_import, rows_that_no_broker_starts_with_are_refused_by_name)
+{
+    record_t key = {.kind = RECORD_KEY, .public_key = ROWS_RIG_ENTERED, .name = "x", .roles = "worker:*"},
+             decision = {.kind = RECORD_DECISION, .adapter = "a", .version = 1, .decision = 4, .by = "ann"};
+    struct {
+        record_t row;
+        const char *found;
+    } bad[] = {{key, "the key x"}, {key, "the key x y"}, {key, "the key x"},
+               {key, "the key x"}, {key, "the key x"},   {decision, "decision 4 of a"}};
+    bad[0].row.public_key = "short";
+    bad[1].row.name = "x y";
+    bad[2].row.roles = "king";
+    bad[3].row.entered_by = "nothing";
+    bad[4].row.uses = UINT32_MAX;
+    bad[5].row.scope = (scope_t)7;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        heddle_error_t e = {0};
+        rows_destroy(&T.rows);
+        T.rows = rows_rig_new(EPOCH);
+        rows_rig_fill(T.rows, false);
+        rows_rig_add(T.rows, &bad[i].row, 1);
+        cr_assert_eq(import(&e), HEDDLE_ERR_DATA_DIR, "row %zu: %s", i, e.message);
+        cr_assert_not_null(strstr(e.message, "no broker starts with"), "%s", e.message);
+        cr_assert_not_null(strstr(e.found, bad[i].found), "row %zu: %s", i, e.found);
+        cr_assert(*e.hint && !is_in_home("registry.db") && !is_in_home(".import"));
+    }
+    rows_destroy(&T.rows);
+    T.rows = rows_rig_new(EPOCH);
+    fill(T.rows);
+    imported();
+    has_all();
+}
+
 /* The registry of somebody else, by chance of that name, also behind a link. */
 Test(contract_import, what_no_import_made_stays)
 {
@@ -293,7 +327,7 @@ static void delete_key(void *self, const etcd_wait_t *now)
     if (*is_gone || now->rows + 1 < rows_count(T.rows)) return; /* the keys say what its row r/i says */
     *is_gone = true;
     etcd_txn_begin(&t, &body, strstr(T.url, "import/"));
-    etcd_txn_delete(&t, "k/i");
+    etcd_txn_delete(&t, "k/" ROWS_RIG_INVITATION);
     etcd_txn_end(&t);
     buf_printf(&request, "POST /v3/kv/txn HTTP/1.1\r\nHost: e\r\nContent-Length: %zu\r\n\r\n%.*s", body.bytes,
                (int)body.bytes, (const char *)body.data);

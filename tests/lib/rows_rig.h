@@ -8,6 +8,8 @@
 #include <criterion/criterion.h>
 
 #define ROWS_RIG_CLUSTER "0123456789abcdef"
+#define ROWS_RIG_INVITATION "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii"
+#define ROWS_RIG_ENTERED "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk" /* by that invitation */
 
 static inline store_rows_t *rows_rig_new(uint64_t epoch)
 {
@@ -48,10 +50,21 @@ static inline void rows_rig_fill(store_rows_t *rows, bool is_folded)
         {.kind = RECORD_WRITER, .adapter = "gone"}, /* forgotten */
     };
     uint64_t revoked_ms = is_folded ? 9 : 0;
-    record_t keys[] = {
-        {.kind = RECORD_KEY, .public_key = "k", .entered_by = "i", .revoked_ms = revoked_ms},
-        {.kind = RECORD_KEY, .public_key = "i", .name = "n", .roles = "admin", .revoked_ms = revoked_ms},
-        {.kind = RECORD_KEYS_REVOKE, .public_key = "i", .revoked_ms = 9}};
+    record_t keys[] = {{.kind = RECORD_KEY,
+                        .public_key = ROWS_RIG_ENTERED,
+                        .name = "w",
+                        .roles = "worker:*",
+                        .entered_by = ROWS_RIG_INVITATION,
+                        .revoked_ms = revoked_ms},
+                       {.kind = RECORD_KEY,
+                        .public_key = ROWS_RIG_INVITATION,
+                        .name = "n",
+                        .roles = "worker:*",
+                        .uses = 2,
+                        .used = 1,
+                        .ends_ms = 8,
+                        .revoked_ms = revoked_ms},
+                       {.kind = RECORD_KEYS_REVOKE, .public_key = ROWS_RIG_INVITATION, .revoked_ms = 9}};
     rows_rig_add(rows, records, sizeof records / sizeof *records);
     rows_rig_add(rows, keys, is_folded ? 2 : 3);
 }
