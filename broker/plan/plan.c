@@ -51,6 +51,7 @@ void plan_fini(plan_t *p)
     free(p->rows);
     free(p->sources);
     free(p->chain);
+    free(p->normals);
     free(p->places);
     free(p->torn);
     for (size_t i = 0; i < 2; i++) free(p->roomy[i].stations);
@@ -90,6 +91,11 @@ static int order_station(const void *station, const void *key)
     return plan_key_order(&((const plan_station_t *)station)->key, key);
 }
 
+static int by_key(const void *a, const void *b)
+{
+    return plan_key_order(&(*(plan_station_t *const *)a)->key, &(*(plan_station_t *const *)b)->key);
+}
+
 plan_row_t *plan_row(const plan_t *p, uint64_t token)
 {
     return sorted_find_number(p->rows, p->count, token, token_of);
@@ -104,6 +110,12 @@ size_t plan_station_index(const plan_t *p, const plan_station_t *station)
 {
     bool found;
     return sorted_place(p->chain, p->station_count, &station->key, order_station, &found);
+}
+
+size_t plan_normal_index(const plan_t *p, const plan_station_t *station)
+{
+    bool found;
+    return sorted_place(p->normals, p->normal_count, &station->key, order_station, &found);
 }
 
 /* The zone comes before the name, so that the chain enters each zone once.  The byte between them is less
@@ -123,18 +135,38 @@ static char *key_text(const plan_member_t *m)
 static void insert_station(plan_t *p, plan_station_t *station)
 {
     sorted_insert(p->chain, &p->station_count, plan_station_index(p, station), station);
+    if (!plan_station_is_limited(station))
+        sorted_insert(p->normals, &p->normal_count, plan_normal_index(p, station), station);
+    p->blamed_count += plan_station_is_blamed(station);
 }
 
-/* Each station may become roomy: there is memory for that from now on. */
+/* Before its key changes, or it is blamed. */
+static void take_out_station(plan_t *p, const plan_station_t *station)
+{
+    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    if (!plan_station_is_limited(station))
+        sorted_remove(p->normals, &p->normal_count, plan_normal_index(p, station));
+    p->blamed_count -= plan_station_is_blamed(station);
+}
+
+/* Many keys have changed. */
+static void sort_stations(plan_t *p)
+{
+    if (p->station_count) qsort(p->chain, p->station_count, sizeof(plan_station_t *), by_key);
+    if (p->normal_count) qsort(p->normals, p->normal_count, sizeof(plan_station_t *), by_key);
+}
+
+/* Each station may be of normal rank, and become roomy: there is memory for that from now on. */
 static bool grow_chain(plan_t *p)
 {
     size_t before = p->station_capacity;
     if (!sorted_grow(&p->chain, p->station_count, &p->station_capacity)) return false;
     if (p->station_capacity == before) return true;
+    plan_station_t ***lists[] = {&p->normals, &p->roomy[0].stations, &p->roomy[1].stations};
     bool is_grown = true;
-    for (size_t i = 0; i < 2; i++) {
-        plan_station_t **grown = realloc(p->roomy[i].stations, p->station_capacity * sizeof *grown);
-        if (grown) p->roomy[i].stations = grown;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        plan_station_t **grown = realloc(*lists[i], p->station_capacity * sizeof *grown);
+        if (grown) *lists[i] = grown;
         is_grown &= grown != NULL;
     }
     if (!is_grown) p->station_capacity = before;
@@ -178,7 +210,7 @@ static void remove_station(plan_t *p, plan_station_t *station)
     while (*at && *at != station) at = &(*at)->next;
     if (*at) *at = station->next;
     forget_room(p, station);
-    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    take_out_station(p, station);
     bool found;
     if (station->place)
         sorted_remove(p->places, &p->place_count,
@@ -191,7 +223,7 @@ static bool move_station(plan_t *p, plan_station_t *station, const plan_key_t *k
 {
     char *text = strdup(key->text);
     if (!text) return false;
-    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    take_out_station(p, station);
     free(station->key.text);
     station->key = *key;
     station->key.text = text;
@@ -305,7 +337,7 @@ static void to_tail(plan_t *p, plan_station_t *station)
     if (!p->is_begun) return;
     for (size_t i = 0; i < station->count; i++)
         if (station->rows[i]->has != PLAN_WHOLE) tear(p, station->rows[i]);
-    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    take_out_station(p, station);
     station->key.wave = ++p->wave;
     station->number = 0;
     insert_station(p, station);
@@ -527,8 +559,10 @@ static void put_last(plan_t *p, plan_station_t *station)
         else at++;
     /* It fetches from those that come last, too, as it will in the next version. */
     if (plan_station_is_limited(station)) return;
+    take_out_station(p, station);
     station->put_last = PUT_LAST_DEMOTED;
     station->key.rank = PLAN_LIMITED;
+    insert_station(p, station);
 }
 
 bool plan_demote(plan_t *p, uint64_t token)
@@ -640,7 +674,7 @@ void plan_resume(plan_t *p)
 static void to_front(plan_t *p, plan_station_t *station)
 {
     if (!station->key.wave) return;
-    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    take_out_station(p, station);
     station->key.wave = 0;
     insert_station(p, station);
 }
@@ -755,11 +789,6 @@ static void find_depth(const plan_t *p, plan_row_t *row, plan_row_t **stack, uin
     }
 }
 
-static int by_key(const void *a, const void *b)
-{
-    return plan_key_order(&(*(plan_station_t *const *)a)->key, &(*(plan_station_t *const *)b)->key);
-}
-
 static bool has_no_list(const plan_station_t *station)
 {
     const plan_row_t *head = plan_shape_head(station);
@@ -789,8 +818,7 @@ static void arrange(plan_t *p)
     }
     for (size_t i = 0; i < p->station_count && p->shape == PLAN_CHAIN; i++)
         if (has_no_list(p->chain[i])) p->chain[i]->key.wave = ++p->wave;
-    if (p->shape == PLAN_CHAIN && p->station_count)
-        qsort(p->chain, p->station_count, sizeof(plan_station_t *), by_key);
+    if (p->shape == PLAN_CHAIN) sort_stations(p);
 }
 
 void plan_remove(plan_t *p, uint64_t token)
@@ -946,7 +974,17 @@ void plan_begin_anew(plan_t *p)
     p->is_begun = false;
     p->wave = 0;
     for (size_t i = 0; i < p->station_count; i++) p->chain[i]->key.wave = 0;
-    if (p->station_count) qsort(p->chain, p->station_count, sizeof(plan_station_t *), by_key);
+    sort_stations(p);
+}
+
+/* Those with a limited rate serve later ones alone, as those that join do: what is before them is found
+ * without a look at the way of their bytes, which may be long. */
+static void put_behind_trees(plan_t *p)
+{
+    uint32_t wave = 0;
+    for (size_t i = 0; i < p->station_count; i++)
+        if (wave || plan_station_is_limited(p->chain[i])) p->chain[i]->key.wave = ++wave;
+    if (wave > p->wave) p->wave = wave;
 }
 
 /* The trees are laid over the stations, in the order of the chain. */
@@ -974,6 +1012,7 @@ void plan_make_all(plan_t *p)
     p->shape = shape == PLAN_TWO_TREE && !has_turns ? PLAN_CHAIN : shape;
     if (has_turns) {
         p->tree_count = count;
+        put_behind_trees(p);
         lay_trees(p, stations, count);
         tidy_roomy(p);
     }

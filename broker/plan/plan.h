@@ -103,7 +103,8 @@ typedef enum { PLAN_NORMAL, PLAN_LIMITED, PLAN_LAST_RESORT } plan_rank_t;
 
 /* Where a row or a station stands: ascending by wave, rank, blame, text, token. */
 typedef struct {
-    uint32_t wave; /* 0: there when the rollout began; else in the order in which they came */
+    uint32_t wave; /* 0: there when the rollout began, and in the trees, if there are any; else the later the
+                    * more */
     plan_rank_t rank;
     uint64_t blamed_ms; /* those that were blamed come later, the last one last; 0: it was not */
     char *text;         /* zone, name */
@@ -182,6 +183,8 @@ typedef struct {
     size_t source_count, source_capacity; /* rows that have all bytes, in any order */
     plan_station_t **chain;
     size_t station_count, station_capacity; /* ascending by key */
+    plan_station_t **normals;               /* those of normal rank, in the same order */
+    size_t normal_count, blamed_count;
     plan_station_t **places;
     size_t place_count, place_capacity; /* the stations with a place, ascending by it */
     plan_publisher_t publisher;
@@ -319,6 +322,8 @@ int plan_key_order(const plan_key_t *a, const plan_key_t *b);
 plan_station_t *plan_place(const plan_t *p, uint64_t place);
 /* Where the station stands in the chain. */
 size_t plan_station_index(const plan_t *p, const plan_station_t *station);
+/* How many of normal rank are before it. */
+size_t plan_normal_index(const plan_t *p, const plan_station_t *station);
 /* The member is named in the lists of others; one that is loading in those of its place alone. */
 bool plan_serves(const plan_t *p, const plan_row_t *row);
 /* Of a list of sources the one that a worker with this list asks: the first one that takes part, or the

@@ -20,9 +20,10 @@
  * to 190 stations that is so for all parents.  Of more stations a few parents are left over: both of their
  * children go to the parent's parent, until the broker has repaired the lists.
  *
- * A later station gets both halves from those with room, and serves later ones alone; so do those with a
- * limited rate.  No station gets a half from one below it in the tree of that half.  After other stations
- * have left, a list may name such a station near its end, until the broker has repaired the list.
+ * A later station gets both halves from those with room, and serves later ones alone.  So do those with a
+ * limited rate, which count as stations that come later, in the order of the chain.  No station gets a half
+ * from one below it in the tree of that half.  After other stations have left, a list may name such a station
+ * near its end, until the broker has repaired the list.
  *
  * The shape is chosen when the first lists are made, for as long as the version lasts.  One thread, nothing
  * blocks. */

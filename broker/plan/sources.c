@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+/* Stations that last resorts are spread over, and that are looked at for those before one. */
+#define MOST_SPREAD (16 * PLAN_CANDIDATES)
+
 /* ---- the choice ---- */
 
 /* A list that is being made. */
@@ -198,18 +201,19 @@ static bool is_below(list_t *l, const plan_row_t *row, uint32_t half, const plan
     return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half, top, l->p->count) == UINT32_MAX;
 }
 
-/* The heads of the stations before this index, the nearest first.  A member with a limited rate serves others
- * like it, and with `any` all. */
-static void add_before_index(list_t *l, size_t index, uint32_t most, bool any)
+/* The heads of the stations before this one (NULL: of all), the nearest first.  A member with a limited rate
+ * serves others like it, and with `any` all. */
+static void add_before_station(list_t *l, const plan_station_t *before, uint32_t most, bool any)
 {
     const plan_t *p = l->p;
-    for (size_t i = index; i-- > 0 && l->count < most;) {
-        const plan_station_t *station = p->chain[i];
+    bool is_for_all = any || (l->is_member && plan_station_is_limited(l->station));
+    plan_station_t **stations = is_for_all ? p->chain : p->normals;
+    size_t at = is_for_all ? p->station_count : p->normal_count, seen = 0;
+    if (before) at = is_for_all ? plan_station_index(p, before) : plan_normal_index(p, before);
+    while (at-- > 0 && l->count < most && (any || seen++ < MOST_SPREAD)) {
+        const plan_station_t *station = stations[at];
         l->looks++;
         if (plan_is_publishers_place(p, station->place)) continue;
-        if (!any && plan_station_is_limited(station) &&
-            !(l->is_member && plan_station_is_limited(l->station)))
-            continue;
         const plan_row_t *head = head_of(l, station, any);
         if (head && !is_below(l, head, 1, l->station) && !is_below(l, head, 2, l->station))
             list_add(l, head->token, most);
@@ -219,8 +223,7 @@ static void add_before_index(list_t *l, size_t index, uint32_t most, bool any)
 /* The same before the asker's station; a process that is no member is behind all. */
 static void add_before(list_t *l, uint32_t most, bool any)
 {
-    const plan_t *p = l->p;
-    add_before_index(l, l->is_member ? plan_station_index(p, l->station) : p->station_count, most, any);
+    add_before_station(l, l->is_member ? l->station : NULL, most, any);
 }
 
 /* The publisher stands before the first station. */
@@ -249,9 +252,6 @@ static bool has_room(const list_t *l, const plan_station_t *station, uint32_t ha
 {
     return load_of(l, station) < halves;
 }
-
-/* Stations that last resorts are spread over. */
-#define MOST_SPREAD (16 * PLAN_CANDIDATES)
 
 /* A station that may serve the asker's station more than it does: it has as much as that, or more. */
 static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *station, uint32_t halves)
@@ -324,17 +324,17 @@ static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_row_t *
 static size_t first_to_serve(const list_t *l)
 {
     const plan_t *p = l->p;
-    if (p->shape == PLAN_CHAIN) return plan_station_index(p, l->station);
-    return (p->tree_count ? p->tree_count : p->station_count) / 2;
+    if (p->shape == PLAN_CHAIN) return plan_normal_index(p, l->station);
+    return (p->tree_count ? p->tree_count : p->normal_count) / 2;
 }
 
 /* Number `i` of the stations from there: in a chain to the front, in trees to both sides.  NULL: there are
  * no more. */
 static const plan_station_t *nth_to_serve(const plan_t *p, size_t first, size_t i)
 {
-    size_t count = p->station_count, away = (i + 1) / 2;
-    if (p->shape == PLAN_CHAIN) return i < first ? p->chain[first - 1 - i] : NULL;
-    return i < count ? p->chain[(first + (i % 2 ? away : count - away)) % count] : NULL;
+    size_t count = p->normal_count, away = (i + 1) / 2;
+    if (p->shape == PLAN_CHAIN) return i < first ? p->normals[first - 1 - i] : NULL;
+    return i < count ? p->normals[(first + (i % 2 ? away : count - away)) % count] : NULL;
 }
 
 /* The head of a station that sends least, and is not below the asker's: so those that give nothing are
@@ -345,14 +345,12 @@ static const plan_row_t *find_least(list_t *l, uint32_t half, uint64_t now)
     const plan_t *p = l->p;
     const plan_row_t *best = NULL, *source = plan_row(p, now);
     const plan_station_t *station, *own = source ? source->station : NULL;
-    size_t most = plan_station_is_last_resort(l->station) ? MOST_SPREAD : PLAN_CANDIDATES, seen = 0,
+    size_t most = plan_station_is_last_resort(l->station) ? MOST_SPREAD : PLAN_CANDIDATES,
            first = first_to_serve(l);
     uint32_t least = UINT32_MAX,
              enough = p->shape == PLAN_CHAIN ? 0 : PLAN_HALVES; /* none has room in trees */
-    for (size_t i = 0; (station = nth_to_serve(p, first, i)) != NULL && seen < most && least > enough; i++) {
+    for (size_t i = 0; i < most && (station = nth_to_serve(p, first, i)) != NULL && least > enough; i++) {
         l->looks++;
-        if (plan_station_is_limited(station)) continue;
-        seen++;
         uint32_t load = load_of(l, station);
         bool is_better = load < least || (load == least && station == own);
         const plan_row_t *head = is_better ? head_with_room(l, station, UINT32_MAX) : NULL;
@@ -536,7 +534,7 @@ static void add_spread(list_t *l, uint32_t half, const uint64_t *tokens, uint32_
         return;
     }
     list_add(l, least->token, PLAN_SOURCES);
-    add_before_index(l, plan_station_index(p, least->station), PLAN_SOURCES, false);
+    add_before_station(l, least->station, PLAN_SOURCES, false);
 }
 
 /* The second half is from a station with the least load beside the first one.  Where that is the same, all
@@ -595,7 +593,7 @@ static bool serves_blamed(list_t *l, const plan_station_t *station)
 {
     const plan_t *p = l->p;
     bool serves = false;
-    size_t count = p->station_count;
+    size_t count = p->blamed_count || p->last_resort_count ? p->station_count : 0;
     for (size_t i = count; i-- > 0 && count - i <= PLAN_CANDIDATES && !serves;) {
         const plan_station_t *last = p->chain[i];
         l->looks++;
@@ -617,11 +615,11 @@ static bool find_pair(list_t *l, const plan_row_t *ret_pair[PLAN_HALVES])
 {
     const plan_t *p = l->p;
     uint32_t found = 0;
-    size_t at = plan_station_index(p, l->station);
+    size_t at = plan_normal_index(p, l->station);
     for (size_t i = at; i-- > 0 && at - i <= PLAN_CANDIDATES && found < PLAN_HALVES;) {
-        const plan_station_t *station = p->chain[i];
+        const plan_station_t *station = p->normals[i];
         l->looks++;
-        if (plan_is_publishers_place(p, station->place) || plan_station_is_limited(station)) continue;
+        if (plan_is_publishers_place(p, station->place)) continue;
         const plan_row_t *head = station->load <= PLAN_HALVES ? head_of(l, station, false) : NULL;
         if (head) ret_pair[found++] = head;
     }

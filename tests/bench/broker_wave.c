@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker-wave [MEMBERS [ON_A_HOST [FAILED]]]: the processor time that the broker's thread takes for one version
- * and so many workers (default 10000 workers, 8 on a host, none failed).  It drives the broker's own parts in one
- * thread: encoded messages go in, the registry, rollout, rule and plan decide, encoded messages come out.  No
- * socket, no disk.
+/* broker-wave [MEMBERS [ON_A_HOST [FAILED [LIMITED]]]]: the processor time that the broker's thread takes for
+ * one version and so many workers (default 10000 workers, 8 on a host, none failed, none limited).  It drives
+ * the broker's own parts in one thread: encoded messages go in, the registry, rollout, rule and plan decide,
+ * encoded messages come out.  No socket, no disk.
  *
  *   join        HELLO and JOIN of each worker
  *   publish     OPEN and PUBLISH: the plan is made, each worker gets ANNOUNCE
@@ -13,7 +13,8 @@
  *   roster      the second in which all workers are recorded, with a heartbeat of each
  *
  * FAILED workers answer each COMMIT with NACK: they have a copy of the active version that failed, beside which
- * the next one is decided.  Three versions are published; times are of the last one, in ms. */
+ * the next one is decided.  The workers of LIMITED hosts of 100 have a --max-rate.  Three versions are
+ * published; times are of the last one, in ms. */
 #include "broker/state.h"
 #include "core/clock.h"
 #include "core/errors.h"
@@ -125,7 +126,7 @@ static void hello(uint64_t peer, role_t role)
     give(peer, &m);
 }
 
-static void join(uint64_t peer, uint64_t on_a_host)
+static void join(uint64_t peer, uint64_t on_a_host, uint64_t limited)
 {
     char name[32];
     msg_subscription_t sub = {.adapter = "policy"};
@@ -139,6 +140,7 @@ static void join(uint64_t peer, uint64_t on_a_host)
                           .ucx = "1.13.1",
                           .address = bytes_of("address", 7),
                           .export_dir = "",
+                          .max_rate_bytes = peer / on_a_host % 100 < limited ? 1000000 : 0,
                           .place = 1 + peer / on_a_host};
     hello(peer, ROLE_WORKER);
     give(peer, &m);
@@ -313,6 +315,7 @@ int main(int argc, char **argv)
     uint64_t members = argc > 1 ? number(argv[1], 1, MOST, "MEMBERS") : 10000;
     uint64_t on_a_host = argc > 2 ? number(argv[2], 1, MOST, "ON_A_HOST") : 8;
     uint64_t failed = argc > 3 ? number(argv[3], 0, members - 1, "FAILED") : 0;
+    uint64_t limited = argc > 4 ? number(argv[4], 0, 100, "LIMITED") : 0;
     broker_io_t io = {.send = take_letter,
                       .forget = forget,
                       .commit = commit,
@@ -332,7 +335,7 @@ int main(int argc, char **argv)
     if (!tokens || !is_announced || broker_new(&opts, &io, &broker, &e) || broker_apply(broker, &epoch) ||
         broker_start(broker, now))
         fail("no broker");
-    for (uint64_t peer = 1; peer <= members; peer++) join(peer, on_a_host);
+    for (uint64_t peer = 1; peer <= members; peer++) join(peer, on_a_host, limited);
     printf("join %.1f\n", ms_since_last());
     for (uint64_t v = 1; v <= VERSIONS; v++) {
         pass_a_second(members);

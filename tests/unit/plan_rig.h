@@ -61,12 +61,48 @@ static void wave_with_last_resorts(uint32_t relays, uint32_t last)
     begin();
 }
 
+enum { MANY = 10000 };
+
+/* Ten thousand members from number 100 on, half of them on hosts of eight; so many of four hosts, and of four
+ * others, have a limited rate.  A rollout begins. */
+static inline void begin_many(uint32_t limited_of_four)
+{
+    char name[32];
+    for (uint64_t token = 100; token < 100 + MANY; token++) {
+        snprintf(name, sizeof name, "w%06u", (unsigned)token);
+        cr_assert(plan_add(&P, &(plan_member_t){.token = token,
+                                                .place = token % 2 ? token / 16 : 0,
+                                                .name = name,
+                                                .zone = "",
+                                                .is_limited = token / 16 % 4 < limited_of_four}));
+    }
+    begin();
+}
+
 /* As the broker does after each event. */
 static void settle(plan_t *p)
 {
     for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
     for (uint64_t token; (token = plan_next_woken(p)) != 0;) plan_make(p, token, NULL, 0);
     for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
+}
+
+/* Of those all but every tenth go, one after the other. */
+static inline void end_many(void)
+{
+    for (uint64_t token = 100; token < 100 + MANY; token++) {
+        if (token % 10 == 0) continue;
+        plan_remove(&P, token);
+        settle(&P);
+    }
+}
+
+/* Looks a member since the last call; they are bounded. */
+static inline void check_looks(const char *what, uint64_t most)
+{
+    printf("%.1f looks a member %s\n", (double)P.looks / MANY, what);
+    cr_assert_leq(P.looks, most * MANY, "%llu looks %s", (unsigned long long)P.looks, what);
+    P.looks = 0;
 }
 
 /* As the broker does where others blame it. */
