@@ -45,9 +45,9 @@ extern const option_t CLI_COMMON[];
             offsetof(type, watch_ms)                                                                         \
     }
 #define CLI_WATCH_HELP                                                                                       \
-    "--watch: on a terminal the answer is drawn in place, as much as has room; else each follows the one "   \
-    "before,\nafter its time; -o json: one object a line.  While the broker is lost it waits for it, and "   \
-    "says so.\n"
+    "--watch: on a terminal the answer is drawn in place, as much as has room: a narrow one has fewer "      \
+    "columns; else\neach follows the one before, after its time; -o json: one object a line.  While the "    \
+    "broker is lost it\nwaits for it, and says so.\n"
 
 /* The options of a command that gives rights to a key; `before` stands before the roles. */
 #define CLI_ROLE(type, before)                                                                               \
@@ -167,9 +167,9 @@ void cli_show_missing(const json_t *missing);
 void cli_draw_bar(uint64_t bytes_done, uint64_t bytes);
 void cli_clear_bar(void);
 
-/* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right.  In a
- * frame (table_fit) the columns that do not fit are cut, and a last one that begins with '+' goes on in rows
- * of its own.
+/* A table for people: columns as wide as needed.  Marks before a heading: '>' sets its column to the right.
+ * In a frame (table_fit) a column with '~' is left out where there is no room for all; what does not fit then
+ * is cut, and a last one with '+' goes on in rows of its own.
  *
  *   table_init(&t, "NAME", ">BYTES");    table_row(&t, "policy", "17");    table_print(&t);
  *

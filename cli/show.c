@@ -200,9 +200,17 @@ static int frame_columns;
 
 void table_fit(int columns) { frame_columns = columns; }
 
+static const char MARKS[] = ">+~"; /* of a heading (cli.h) */
+
 static const char *cell_text(const cli_table_t *t, int i)
 {
-    return t->cells[i] + (i < t->columns && (t->cells[i][0] == '>' || t->cells[i][0] == '+'));
+    return t->cells[i] + (i < t->columns ? strspn(t->cells[i], MARKS) : 0);
+}
+
+static bool has_mark(const cli_table_t *t, int column, char mark)
+{
+    const char *heading = t->cells[column];
+    return memchr(heading, mark, strspn(heading, MARKS)) != NULL;
 }
 
 /* So many columns are left of the line for it. */
@@ -240,18 +248,34 @@ static void print_beside(const char *text, int indent)
     }
 }
 
+enum { GAP = 2 };
+
+/* In a frame: of the columns that give way those to the right go first, until the others have room.  0: it is
+ * left out. */
+static void drop_columns(const cli_table_t *t, int *widths)
+{
+    int last = t->columns - 1, all = has_mark(t, last, '+') ? -GAP : widths[last];
+    for (int c = 0; c < last; c++) all += widths[c] + GAP;
+    for (int c = last - 1; c >= 0 && frame_columns && all > frame_columns; c--) {
+        if (!has_mark(t, c, '~')) continue;
+        all -= widths[c] + GAP;
+        widths[c] = 0;
+    }
+}
+
 /* The heading decides the side for its whole column.  The last column is not filled, so that a long reason
  * does not make every line wrap. */
 static void print_row(const cli_table_t *t, int at, const int *widths)
 {
     enum { LEAST_BESIDE = 20 };
-    int last = t->columns - 1, before = 2 * last, left = frame_columns ? frame_columns : INT_MAX;
-    for (int c = 0; c < last; c++) before += widths[c];
-    bool goes_on = frame_columns && t->cells[last][0] == '+';
+    int last = t->columns - 1, before = 0, left = frame_columns ? frame_columns : INT_MAX;
+    for (int c = 0; c < last; c++) before += widths[c] ? widths[c] + GAP : 0;
+    bool goes_on = frame_columns && has_mark(t, last, '+');
     bool is_beside = goes_on && (before + widths[last] <= left || left - before >= LEAST_BESIDE);
     for (int c = 0; c < last || (c == last && !goes_on); c++) {
         const char *text = cell_text(t, at + c);
-        bool is_right = t->cells[c][0] == '>';
+        bool is_right = has_mark(t, c, '>');
+        if (!widths[c]) continue;
         left = print_cut(text, c == last && !is_right ? 0 : widths[c] - width_of(text), is_right, left);
         if (c < last) left = print_cut("  ", 0, false, left);
     }
@@ -268,6 +292,7 @@ void table_print(cli_table_t *t)
         int width = width_of(cell_text(t, i)), *widest = &widths[i % t->columns];
         if (width > *widest) *widest = width;
     }
+    drop_columns(t, widths);
     for (int i = 0; i < t->count; i += t->columns) print_row(t, i, widths);
     for (int i = 0; i < t->count; i++) free(t->cells[i]);
     free(t->cells);

@@ -98,6 +98,28 @@ Test(shown, a_reason_goes_on_where_the_table_is_too_wide)
                      "WORKER  L\nw1       \nunavailab\nle: no\nroute to\nhost\n10.0.0.5\nw2       \n");
 }
 
+static void show_wide(const common_t *c, json_t *answer)
+{
+    cli_table_t t;
+    (void)c;
+    table_fit((int)cli_integer(answer, "columns"));
+    table_init(&t, "WORKER", "~DIGEST", "~>BYTES", ">LAG");
+    table_row(&t, "w1", "5c3918bf392e", "65.5 kB", "12");
+    table_print(&t);
+    table_fit(0);
+}
+
+/* Whole ones, from the right, and no more than needed. */
+Test(shown, columns_that_give_way_are_left_out)
+{
+    static const char WHOLE[] = "WORKER  DIGEST          BYTES  LAG\nw1      5c3918bf392e  65.5 kB   12\n";
+    cr_assert_str_eq(printed_by(show_wide, "{\"columns\":0}", OUTPUT_TABLE), WHOLE);
+    cr_assert_str_eq(printed_by(show_wide, "{\"columns\":34}", OUTPUT_TABLE), WHOLE);
+    cr_assert_str_eq(printed_by(show_wide, "{\"columns\":33}", OUTPUT_TABLE),
+                     "WORKER  DIGEST        LAG\nw1      5c3918bf392e   12\n");
+    cr_assert_str_eq(printed_by(show_wide, "{\"columns\":20}", OUTPUT_TABLE), "WORKER  LAG\nw1       12\n");
+}
+
 static void show_awaited(const common_t *c, json_t *a)
 {
     (void)c;

@@ -53,6 +53,15 @@ for command in (("workers",), ("versions", "policy"), ("versions", "policy@3")):
         s.keys("\x03")
         s.ends()
 
+s = Screen("workers", "--watch=200ms", rows=24, columns=80)
+until(lambda: any(line.startswith("WORKER") for line in s.lines), "80 columns have the table")
+heading = next(line for line in s.lines if line.startswith("WORKER"))
+check({"FETCHING", "STATE", "VERSION"} <= set(heading.split()), "with what is served and what comes", s)
+check(set(heading.split()) <= {"WORKER", "SESSION", "CURRENT", "ADAPTER", "VERSION", "STATE", "SINCE", "DIGEST",
+                               "FETCHING", "HEARTBEAT", "FETCHED", "OWN", "HELD", "WHY"}, "in whole columns", s)
+s.keys("\x03")
+s.ends()
+
 s = Screen("workers", "--watch=200ms", rows=24, columns=60, term="dumb")
 s.shows("w1")
 check(b"\x1b" not in s.raw, "a dumb terminal gets no escape sequences")
