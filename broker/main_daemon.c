@@ -26,8 +26,13 @@
 enum {
     SLOW_US = 1000000,   /* a write of the registry that is worth a line */
     STORE_POLL_MS = 100, /* outside of the loop */
+    STORE_AGAIN_US = 1000000,
     STORE_END_US = 2000000
 };
+
+/* What turns of the store outside of the loop are for: a commit is confirmed · the same, and the process ends
+ * · the time passes. */
+typedef enum { STORE_CONFIRMS, STORE_ENDS, STORE_PAUSES } store_wait_t;
 
 struct daemon {
     const clock_ops_t *clock;
@@ -357,11 +362,12 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
     return rc;
 }
 
-/* Outside of the loop: until the store has confirmed what is under way, or `until_us`.  INTERRUPTED: a signal
- * that ends it came first. */
-static int wait_for_store(daemon_t *d, bool is_ending, uint64_t until_us, heddle_error_t *error)
+/* Turns of the store outside of the loop, until `until_us`; but for a pause they end when it has confirmed
+ * what is under way.  INTERRUPTED: a signal that ends it came first. */
+static int wait_for_store(daemon_t *d, store_wait_t what, uint64_t until_us, heddle_error_t *error)
 {
-    while (d->is_committing && !d->end.code && clock_now(d->clock) < until_us) {
+    bool is_ending = what == STORE_ENDS;
+    while ((d->is_committing || what == STORE_PAUSES) && !d->end.code && clock_now(d->clock) < until_us) {
         struct pollfd fds[] = {{.fd = main_store_fd(&d->store), .events = POLLIN},
                                {.fd = is_ending ? -1 : d->signal_fd, .events = POLLIN}};
         if (poll(fds, 2, STORE_POLL_MS) > 0 && fds[1].revents)
@@ -372,18 +378,29 @@ static int wait_for_store(daemon_t *d, bool is_ending, uint64_t until_us, heddle
     return d->end.code;
 }
 
-/* broker_admit_admin, and once more when an etcd has confirmed what it wrote. */
+/* An etcd that does not answer, or has no room, may take the record later, as those of members. */
+static bool may_take_it_later(const daemon_t *d, int rc)
+{
+    return d->store.etcd && (rc == HEDDLE_ERR_UNAVAILABLE || rc == HEDDLE_ERR_NO_SPACE);
+}
+
+/* broker_admit_admin, again after a pause while an etcd takes no record, and once more when it has confirmed
+ * what was written.  A broker that does not lead any more has the end for it, FENCED. */
 static int admit_one(daemon_t *d, const char *public_key, const char *name, heddle_error_t *error)
 {
-    int rc = broker_admit_admin(d->broker, public_key, name, now_of(d), error);
-    while (rc == HEDDLE_ERR_AGAIN) {
-        rc = wait_for_store(d, false, CLOCK_NEVER, error);
-        if (!rc && d->commit_rc)
-            return error_fail(error, d->commit_rc, "%.300s takes no records: the log says why",
-                              main_store_place(&d->store));
-        if (!rc) rc = broker_admit_admin(d->broker, public_key, name, now_of(d), error);
+    for (;;) {
+        int rc = broker_admit_admin(d->broker, public_key, name, now_of(d), error);
+        if (rc == HEDDLE_ERR_AGAIN) {
+            rc = wait_for_store(d, STORE_CONFIRMS, CLOCK_NEVER, error);
+            if (rc) return rc;
+            if (!d->commit_rc) continue;
+            rc = error_fail(error, d->commit_rc, "%.300s takes no records: the log says why",
+                            main_store_place(&d->store));
+        }
+        if (!may_take_it_later(d, rc)) return rc;
+        rc = wait_for_store(d, STORE_PAUSES, clock_now(d->clock) + STORE_AGAIN_US, error);
+        if (rc) return rc;
     }
-    return rc;
 }
 
 /* Without any key in the table this is the first start: the user that starts the broker becomes its admin. */
@@ -562,9 +579,9 @@ int daemon_run(daemon_t *d, heddle_error_t *error)
 {
     loop_run(d->loop);
     uint64_t until_us = clock_now(d->clock) + STORE_END_US;
-    wait_for_store(d, true, until_us, error);
+    wait_for_store(d, STORE_ENDS, until_us, error);
     if (!d->end.code) broker_end(d->broker, now_of(d));
-    wait_for_store(d, true, until_us, error);
+    wait_for_store(d, STORE_ENDS, until_us, error);
     if (d->end.code) *error = d->end;
     return d->end.code;
 }
