@@ -34,8 +34,8 @@ static const board_column_t COLUMNS[BOARD_VIEWS][BOARD_COLUMNS + 1] = {
                          {"ADAPTER", 16, .is_name = true},
                          {"VERSION", 8, true},
                          {"DONE", 6, true},
-                         {"BYTES", 10, true},
-                         {"OF", 10, true},
+                         {"BYTES", 10, true, .gives_way = true},
+                         {"OF", 10, true, .gives_way = true},
                          {"RATE", 12, true},
                          {"LEFT", 8, true},
                          {"SOURCE", 24, false}}};
@@ -452,7 +452,7 @@ static void add_line(buf_t *out, const char *name, const char *text)
 
 static void add_subscription(buf_t *out, const json_t *a)
 {
-    char s[6][64], why[300];
+    char s[6][64], why[600];
     const json_t *f = json_object_get(a, "fetching");
     buf_printf(out, "\nadapter     %s\n", cli_text(a, "name", s[0]));
     buf_printf(out, "  serves    version %s, %s, decision %s, lag %s\n", cli_text(a, "version", s[0]),
@@ -475,19 +475,30 @@ static void add_labels(buf_t *out, const json_t *labels)
     buf_add_text(out, "\n");
 }
 
-static const json_t *worker_of(const board_t *b)
+static const json_t *named(const json_t *list, const char *wanted)
 {
-    const json_t *list = json_object_get(b->workers, "workers");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = cli_string(json_array_get(list, i), "name");
-        if (name && !strcmp(name, b->worker)) return json_array_get(list, i);
+        if (name && !strcmp(name, wanted)) return json_array_get(list, i);
     }
     return NULL;
 }
 
+void board_why(const board_t *b, buf_t *out)
+{
+    char why[600];
+    if (b->view != BOARD_WORKERS || b->at >= b->count) return;
+    const board_row_t *row = &b->rows[b->at];
+    const json_t *w = named(json_object_get(b->workers, "workers"), row->worker);
+    const char *adapter = row->key + strlen(row->worker) + 1; /* behind the slash */
+    const char *text = cli_why(named(json_object_get(w, "adapters"), adapter), why, sizeof why);
+    if (strcmp(text, "-") != 0) buf_add_text(out, text);
+}
+
 void board_worker(const board_t *b, buf_t *out)
 {
-    const json_t *w = worker_of(b), *adapters = json_object_get(w, "adapters");
+    const json_t *w = named(json_object_get(b->workers, "workers"), b->worker),
+                 *adapters = json_object_get(w, "adapters");
     const json_t *counters = json_object_get(w, "counters"), *slots = json_object_get(w, "slots"),
                  *memory = json_object_get(w, "memory"), *transport = json_object_get(w, "transport");
     char s[5][64], list[300];

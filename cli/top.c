@@ -40,7 +40,9 @@ static const option_set_t SET = {
     "< >, Left, Right: sort by another column.  r: in reverse.  /: show only rows with a text in them; "
     "Enter\n"
     "keeps it, Esc ends it.  ? or h: the keys; any key but those that scroll ends that.  q: quit.\n"
-    "A narrow terminal has fewer columns; of a worker that is opened all is there, wrapped.  Labels have a\n"
+    "A narrow terminal has fewer columns; what WHY has no room for is at the bottom, of the selected row, "
+    "and "
+    "of a\nworker that is opened all is there, wrapped.  Labels have a\n"
     "column where a worker has some; those without room are counted (+2), and / finds these, too.\n"
     "While the broker is lost the last answer stays, under a line that says so.  Without a terminal:\n"
     "`heddle workers --watch`.\n" CLI_DUR,
@@ -139,9 +141,9 @@ static void draw_head(const top_t *t)
     board_summary(b, summary, sizeof summary);
     if (t->away_at[0]) snprintf(text, sizeof text, "%s  %s", t->away_at, t->why);
     else
-        snprintf(text, sizeof text, "%s  %.200s%s%s: %s", now, t->args->common.broker,
+        snprintf(text, sizeof text, "%s  %.200s%s%s  %s", summary, t->args->common.broker,
                  t->args->common.context ? ", " : "", t->args->common.context ? t->args->common.context : "",
-                 summary);
+                 now);
     put_line(0, text, t->away_at[0] ? A_BOLD | A_REVERSE : A_BOLD);
     text[0] = 0;
     for (int v = 0; v < BOARD_VIEWS; v++) {
@@ -181,6 +183,30 @@ static void row_text(const board_t *b, const int *widths, const char *const *cel
     }
 }
 
+/* Above the last line: what the cell of the selected row has no room for.  Returns how many rows that
+ * takes. */
+static size_t draw_why(const board_t *b, int room)
+{
+    enum { MOST = 4 };
+    buf_t why = {0}, row = {0};
+    frame_rows_t rows = {.columns = COLS};
+    board_why(b, &why);
+    const char *text = buf_text(&why), *at = text;
+    size_t bytes = strlen(text), count = 0;
+    if (frame_cut(text, bytes, room) < bytes && page_of() > 2 * MOST)
+        while (count < MOST && frame_next(&rows, &at)) count++;
+    rows = (frame_rows_t){.columns = COLS};
+    at = text;
+    for (size_t i = 0; i < count && frame_next(&rows, &at); i++) {
+        buf_clear(&row);
+        buf_printf(&row, "%*s%.*s", rows.row_indent, "", (int)rows.row_bytes, rows.row);
+        put_line(LINES - FOOT_LINES - (int)(count - i), buf_text(&row), A_BOLD);
+    }
+    buf_fini(&row);
+    buf_fini(&why);
+    return count;
+}
+
 static void draw_rows(top_t *t)
 {
     const board_t *b = &t->board;
@@ -189,8 +215,10 @@ static void draw_rows(top_t *t)
     const char *cells[BOARD_COLUMNS];
     int widths[BOARD_COLUMNS];
     buf_t text = {0};
-    size_t page = page_of();
     board_widths(b, COLS, widths);
+    int last = 0;
+    while (last + 1 < BOARD_COLUMNS && columns[last + 1].name) last++;
+    size_t page = page_of() - draw_why(b, widths[last] < BOARD_CELL ? widths[last] : BOARD_CELL - 1);
     for (int c = 0; c < BOARD_COLUMNS && columns[c].name; c++) {
         bool is_sorted = c == b->sort[b->view];
         snprintf(names[c], sizeof names[c], "%s%s", columns[c].name,

@@ -238,6 +238,11 @@ Test(board, what_is_wrong_has_room_on_a_narrow_screen)
     cr_assert_geq(widths[10], 20);
     board_widths(&board, 20, widths);
     cr_assert(widths[0] == 7 && widths[10] == 0);
+    keys("3");
+    board_widths(&board, 80, widths);
+    cr_assert(widths[4] == 0 && widths[5] == 0 && widths[7] == 8 && widths[8] >= 12,
+              "BYTES and OF make room for what is left, and the source");
+    keys("2");
     keys("1");
     board_widths(&board, 80, widths);
     cr_assert(widths[1] == 8 && widths[7] > 0 && widths[8] == 0 && widths[9] == 0, "eight columns");
@@ -287,6 +292,30 @@ Test(board, labels_have_a_column_where_a_worker_has_some)
     buf_clear(&out);
     board_worker(&board, &out);
     cr_assert_not(strstr(buf_text(&out), "labels"), "%s", buf_text(&out));
+    buf_fini(&out);
+}
+
+Test(board, the_selected_row_says_why_in_full)
+{
+    buf_t out = {0};
+    board_why(&board, &out);
+    cr_assert_eq(out.bytes, 0, "adapters have no such column");
+    take(STATUS, "{\"workers\":[" WORKER("w1", "4", SERVES("policy", "7", "null")) "," WORKER(
+                     "w2", "4",
+                     SERVES("draft", "1",
+                            "null") ",{\"name\":\"policy\",\"code\":\"version_failed\",\"message\":"
+                                    "\"the first of all the words of a long reason, and its last\"}") "]}");
+    keys("2");
+    board_why(&board, &out);
+    cr_assert_eq(out.bytes, 0, "w1 is well");
+    keys("jj");
+    board_why(&board, &out);
+    cr_assert_str_eq(buf_text(&out),
+                     "version_failed: the first of all the words of a long reason, and its last");
+    buf_clear(&out);
+    take(STATUS, "{\"workers\":[]}");
+    board_why(&board, &out);
+    cr_assert_eq(out.bytes, 0);
     buf_fini(&out);
 }
 

@@ -27,7 +27,7 @@ def row(screen, first):
 s = Screen("top", "--period", "200ms", "--timeout", "500ms", columns=120, term="linux")
 s.shows("[1 adapters]", "it begins with the adapters")
 until(lambda: row(s, "policy")[1:5] == ["1", "1", "active", "2/2"], "with what is active and how many serve it")
-check(s.lines[0].endswith("1 adapter, 2 workers ready, 0 lost, 0 transfers"), "the first line counts", s)
+check(s.lines[0].startswith("1 adapter, 2 workers ready, 0 lost, 0 transfers  tcp://"), "the first line counts", s)
 ask("publish", f"{WORK}/v2", "--adapter", "policy")
 until(lambda: row(s, "policy")[1:2] == ["2"], "and what changes is shown")
 s.keys("\r")
@@ -93,7 +93,15 @@ start("heddle-worker", "--adapter", "policy", "--name", "w3", "--on-stage",
 s.keys("2")
 until(lambda: len(row(s, "w3")) > 5, "a row says what is wrong, at 80 columns")
 check("WHY" in s.lines[2], "in its column", s)
-s.keys("g\r")    # the order is reversed
+s.keys("g")       # the order is reversed
+until(lambda: "its last word" in " ".join(s.text.split()) and len(row(s, "w1")) > 4,
+      "of the selected row all of it, below the others")
+s.resize(10, 80)
+until(lambda: "its last word" not in s.text and len(row(s, "w1")) > 4, "a low terminal has the rows")
+s.resize(24, 80)
+s.keys("G")
+until(lambda: len(row(s, "w1")) > 4 and "its last word" not in s.text, "and no other one's")
+s.keys("g\r")
 until(lambda: "its last word" in " ".join(s.text.split()), "and Enter has all of it")
 s.keys("q")
 check(s.ends() == 0, "q ends it")
