@@ -461,6 +461,7 @@ static void on_standby(void *self, const char *leader)
     standby_leader(leader, d->standby.leader, d->standby.leader_key);
     if (*d->standby.leader) memcpy(d->former, d->standby.leader, sizeof d->former);
     if (*leader) snprintf(text, sizeof text, "stands by: the broker at %s leads", leader);
+    else if (d->standby.is_full) snprintf(text, sizeof text, "stands by: none leads until etcd has room");
     else snprintf(text, sizeof text, "stands by: the broker that led has ended, and none leads");
     log_emit(LOG_INFO, "broker.standby", "%s", text);
     notify_ready(text);
@@ -470,9 +471,22 @@ static void on_standby(void *self, const char *leader)
     d->was_standby = true;
 }
 
+/* Of an etcd that has no room while none leads; one that was started there has not said that it stands by. */
+static void note_full(daemon_t *d, bool is_full)
+{
+    heddle_error_t why;
+    if (is_full == d->standby.is_full) return;
+    d->standby.is_full = is_full;
+    if (!is_full) return;
+    int rc = standby_check_ready(&d->standby, &why);
+    log_emit(LOG_ERROR, "store.refused", "%s: %s: %s", heddle_err_name(rc), why.message, why.hint);
+    if (!d->was_standby) on_standby(d, "");
+}
+
 static void on_follow(void *self, const etcd_standing_t *now)
 {
     daemon_t *d = self;
+    note_full(d, now->is_full);
     if (now->is_following != d->standby.is_following)
         log_emit(now->is_following ? LOG_INFO : LOG_WARN, "broker.following", "%s",
                  now->is_following  ? "follows the registry, and could take over"

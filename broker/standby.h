@@ -31,10 +31,11 @@ typedef struct {
     char leader_key[HEDDLE_KEY_TEXT];   /* that it proves; "": none, or not known */
     bool is_following;                  /* it has the registry in memory, but for the latest */
     bool is_answered;                   /* by etcd */
+    bool is_full;                       /* etcd has no room, so that none can take the lead */
     uint64_t behind;                    /* revisions of etcd that it has not followed yet */
 } standby_t;
 
-/* OK: it could take over at once.  UNAVAILABLE, and why. */
+/* OK: it could take over at once.  UNAVAILABLE, NO_SPACE, and why. */
 int standby_check_ready(const standby_t *s, heddle_error_t *error);
 /* UNAVAILABLE: only the broker that leads answers this. */
 int standby_refuse(const standby_t *s, heddle_error_t *error);

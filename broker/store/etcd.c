@@ -218,6 +218,7 @@ static void say_standby(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
 {
     etcd_standing_t now = {.is_following = etcd_leader_is_following(&e->leader),
                            .is_answered = etcd_leader_is_answered(&e->leader),
+                           .is_full = e->leader.is_full,
                            .behind = etcd_leader_behind(&e->leader)};
     if (strcmp(said->leader, e->leader.other)) {
         text_printf(said->leader, sizeof said->leader, "%s", e->leader.other);
@@ -225,7 +226,7 @@ static void say_standby(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
     }
     if (e->leader.state != ETCD_STANDBY) return;
     if (now.is_following == said->standing.is_following && now.behind == said->standing.behind &&
-        now.is_answered == said->standing.is_answered)
+        now.is_answered == said->standing.is_answered && now.is_full == said->standing.is_full)
         return;
     said->standing = now;
     if (opts->on_follow) opts->on_follow(opts->self, &now);

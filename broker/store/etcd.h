@@ -19,6 +19,7 @@ typedef struct etcd etcd_t;
 typedef struct {
     bool is_following; /* it has all rows, but for the latest */
     bool is_answered;  /* as etcd_is_answered */
+    bool is_full;      /* none leads, and etcd has no room for the key of a leader */
     uint64_t behind;   /* revisions of etcd that it has not followed yet */
 } etcd_standing_t;
 

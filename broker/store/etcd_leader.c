@@ -722,6 +722,7 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
         start_reading(l, now_us);
     } else {
         note_other(l, leader);
+        l->is_full = false;
         if (!l->lanes[ETCD_FOLLOW].is_wanted || (l->behind_us && !may_come)) {
             follow(l, now_us);
             l->behind_us = 0;
@@ -739,6 +740,7 @@ static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
         return;
     }
     l->created_revision = a->revision;
+    l->is_full = false;
     /* TAKE wrote `last`, too, and that may have been followed by now. */
     bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision) ||
                                          etcd_follow_has(&l->follow, a->revision));
@@ -773,6 +775,13 @@ static const char *refusal_hint(int code)
     }
 }
 
+/* An etcd without room grants no lease, and takes no leader's key: it is asked again once a second. */
+static void stand_by_for_room(etcd_leader_t *l, uint64_t now_us)
+{
+    l->is_full = true;
+    look(l, ETCD_STANDBY, now_us + SECOND_US);
+}
+
 static void on_refusal(etcd_leader_t *l, etcd_lane_state_t *s, const etcd_answer_t *a, int code,
                        uint64_t now_us)
 {
@@ -786,9 +795,10 @@ static void on_refusal(etcd_leader_t *l, etcd_lane_state_t *s, const etcd_answer
         error_hint(&l->why, "%s", refusal_hint(code));
         end_commit(l, code);
     } else if (l->state == ETCD_LEADING || l->state == ETCD_ENDING ||
-               (l->state == ETCD_STANDBY && s == &l->lanes[ETCD_LEASE])) {
+               (code == HEDDLE_ERR_NO_SPACE && l->opts.purpose == ETCD_SERVE)) {
         s->is_sent = false;
         s->due_us = now_us + SECOND_US;
+        if (l->state == ETCD_TAKING) stand_by_for_room(l, now_us);
     } else if (l->state == ETCD_CHECKING && l->checked && code == HEDDLE_ERR_DENIED && s == work(l)) {
         on_checked(l, NULL, now_us);
     } else {

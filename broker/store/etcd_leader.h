@@ -18,6 +18,7 @@
  *               with the rows that were followed      -> LEADING
  *               without                               -> READING    pages of rows
  *             another one was first, or not known     -> LOOKING
+ *             etcd has no room, and it is to serve    -> STANDBY    and it looks again in a second
  *   READING   all rows are there                      -> LEADING
  *   LEADING   etcd_leader_commit                      -> LEADING    COMMIT, until its outcome is known
  *             a comparison failed, the lease ended    -> LOST
@@ -172,6 +173,7 @@ typedef struct {
     int outcome;                   /* of the commit */
     heddle_error_t why;            /* of the outcome; of LOST and REFUSED */
     char other[ETCD_HOLDER_BYTES]; /* the leader that a standby waits for; "": none leads */
+    bool is_full;                  /* STANDBY: etcd had no room when none led, and this one was to */
     bool is_gone;                  /* the watch said that it is gone, while that was looked up */
     char trouble[256];             /* why the last request that failed has no answer */
     bool is_untrusted;             /* it was for a certificate */

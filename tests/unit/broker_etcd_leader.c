@@ -1152,6 +1152,60 @@ Test(etcd_leader, epochs_that_are_used_up_are_refused)
     refused(0, HEDDLE_ERR_DATA_DIR, "used up");
 }
 
+/* ---- etcd has no room while the lead is to be taken ---- */
+
+static void fill_etcd(void)
+{
+    T.etcd.error = "etcdserver: mvcc: database space exceeded";
+    T.etcd.error_code = 8;
+}
+
+Test(etcd_leader, a_standby_that_finds_no_room_stands_by_until_there_is_some)
+{
+    open_run(0);
+    open_run(1);
+    leads(0);
+    record_floor(0, 7);
+    turn(1);
+    kill_run(0);
+    pass(TTL_S * 1000);
+    fill_etcd();
+    turn(1);
+    cr_assert_eq(T.runs[1].state, ETCD_STANDBY, "%s", T.runs[1].why.message);
+    cr_assert(T.runs[1].is_full && etcd_leader_is_following(&T.runs[1]));
+    for (int i = 0; i < 5; i++) {
+        uint64_t due_us = etcd_leader_due(&T.runs[1]);
+        cr_assert(!send_one(1, ETCD_WORK), "it asks without a pause");
+        cr_assert_gt(due_us, T.now_us);
+        pass(1000);
+        turn(1);
+        cr_assert(T.runs[1].state == ETCD_STANDBY && T.runs[1].is_full);
+    }
+    T.etcd.error = NULL;
+    pass(1000);
+    leads_without_a_read();
+    cr_assert(!T.runs[1].is_full);
+    cr_assert_eq(floor_of(1), 7);
+}
+
+Test(etcd_leader, one_that_begins_without_room_stands_by_and_names_the_one_that_leads_then)
+{
+    static const char FULL[] = "{\"error\":\"etcdserver: mvcc: database space exceeded\",\"code\":8}";
+    open_run(1);
+    for (int left = 10; left && T.runs[1].state != ETCD_TAKING; left--)
+        if (send_one(1, ETCD_WORK)) answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+    cr_assert(send_one(1, ETCD_LEASE));
+    T.sent[1][ETCD_LEASE].is_there = false;
+    etcd_leader_answer(&T.runs[1], ETCD_LEASE, ETCD_ANSWERED, bytes_of(FULL, strlen(FULL)), T.now_us);
+    cr_assert(T.runs[1].state == ETCD_STANDBY && T.runs[1].is_full, "%s", T.runs[1].why.message);
+    open_run(0);
+    leads(0);
+    pass(1000);
+    turn(1);
+    cr_assert(T.runs[1].state == ETCD_STANDBY && !T.runs[1].is_full);
+    cr_assert_str_eq(T.runs[1].other, "tcp://a:1");
+}
+
 /* ---- an import, and an export ---- */
 
 #define CLUSTER "0123456789abcdef"
@@ -1165,6 +1219,13 @@ static void open_for(int i, etcd_purpose_t purpose)
     opts.epoch = 7;
     etcd_leader_fini(&T.runs[i]);
     cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
+}
+
+Test(etcd_leader, a_command_that_finds_no_room_ends)
+{
+    fill_etcd();
+    open_for(0, ETCD_IMPORT);
+    refused(0, HEDDLE_ERR_NO_SPACE, "space exceeded");
 }
 
 static void import_floor(int i, uint64_t version)

@@ -201,6 +201,15 @@ Test(standby, is_ready_where_it_could_take_over)
     cr_assert(strstr(error.message, "etcd does not answer"), "%s", error.message);
 }
 
+Test(standby, is_not_ready_while_etcd_has_no_room)
+{
+    standby_t s = {.is_following = true, .is_answered = true, .is_full = true};
+    heddle_error_t error = {0};
+    cr_assert_eq(standby_check_ready(&s, &error), HEDDLE_ERR_NO_SPACE);
+    cr_assert_eq(error.code, HEDDLE_ERR_NO_SPACE);
+    cr_assert(strstr(error.message, "has no room") && strstr(error.hint, "compact"), "%s", error.message);
+}
+
 Test(standby, refuses_what_only_the_leader_answers)
 {
     standby_t s = {.is_answered = true, .is_following = true};
