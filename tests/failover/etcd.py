@@ -103,10 +103,10 @@ class Etcd:
 
 
 class Etcds:
-    """A cluster of three nodes, n0 to n2; `hosts`: where clients reach each of them."""
+    """A cluster of three nodes, n0 to n2; `host`: the address where clients reach them."""
 
-    def __init__(self, folder, *options, hosts=("127.0.0.1",) * 3):
-        self.nodes = [Etcd(folder, *options, name=f"n{i}", host=host) for i, host in enumerate(hosts)]
+    def __init__(self, folder, *options, host="127.0.0.1"):
+        self.nodes = [Etcd(folder, *options, name=f"n{i}", host=host) for i in range(3)]
         cluster = ",".join(node.cluster for node in self.nodes)
         for node in self.nodes:
             node.cluster = cluster

@@ -8,7 +8,7 @@ set_property(TEST contract_store_etcd APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRAC
 add_test(NAME contract_import_etcd COMMAND Python3::Interpreter -B ${dir}/etcd.py $<TARGET_FILE:contract_import> -j1)
 heddle_test_properties(contract_import_etcd contract 300)
 set_property(TEST contract_import_etcd APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=etcd)
-add_test(NAME failover COMMAND Python3::Interpreter -B ${dir}/run --runs 8)
+add_test(NAME failover COMMAND Python3::Interpreter -B ${dir}/run --runs 20)
 heddle_test_properties(failover process 600)
 add_test(NAME failover_access COMMAND Python3::Interpreter -B ${dir}/access)
 heddle_test_properties(failover_access process 600)
