@@ -584,13 +584,14 @@ void plan_cut_off(plan_t *p, uint64_t token)
     if (row) row->is_cut_off = true;
 }
 
+/* Where it has them no more, those of its place that it served may be before it on the way of the chunks. */
 void plan_loads(plan_t *p, uint64_t token, bool is_loading)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row || row->has == PLAN_WHOLE || (row->has == PLAN_LOADING) == is_loading) return;
     row->has = is_loading ? PLAN_LOADING : PLAN_PARTS;
     if (is_loading) wake(p, row->station);
-    else if (!plan_serves(p, row)) tear(p, row);
+    else tear(p, row);
 }
 
 static size_t missing_of(const plan_t *p, const uint64_t *tokens, uint32_t count)

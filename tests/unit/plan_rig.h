@@ -287,7 +287,7 @@ static void end_one(any_t *a)
         plan_make(&a->plan, token, lost, (uint32_t)below(a, 3));
         a->has_lost[token] = true;
         break;
-    case 5: plan_loads(&a->plan, token, true); break;
+    case 5: plan_loads(&a->plan, token, plan_row(&a->plan, token)->has != PLAN_LOADING); break;
     case 6:
         a->alive[at] = a->next_token++;
         cr_assert(plan_renew(&a->plan, token, a->alive[at]));
