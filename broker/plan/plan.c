@@ -842,7 +842,8 @@ void plan_remove(plan_t *p, uint64_t token)
     if (p->order != ORDER_OF_KEYS) p->missing_count += PLAN_HALVES * row->named;
     p->last_resort_count -= plan_row_is_last_resort(row);
     free_row(row);
-    if (!station->count) remove_station(p, station);
+    if (station->count) note_room(p, station);
+    else remove_station(p, station);
 }
 
 bool plan_is_first(const plan_t *p, uint64_t token)

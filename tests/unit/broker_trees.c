@@ -596,6 +596,21 @@ static void check_no_circle(const any_t *a)
         }
 }
 
+/* Each station that may serve more than it does is found without a look at all of them. */
+static void check_room(const any_t *a)
+{
+    const plan_t *p = &a->plan;
+    for (size_t i = 0; i < p->station_count && p->shape == PLAN_TWO_TREE; i++) {
+        const plan_station_t *station = p->chain[i];
+        bool may_serve = false;
+        for (size_t k = 0; k < station->count; k++)
+            may_serve |= (station->rows[k]->has == PLAN_WHOLE || station->rows[k]->fetch == PLAN_FETCHING) &&
+                         !plan_row_is_last_resort(station->rows[k]);
+        cr_assert(!may_serve || station->load >= PLAN_HALVES || station->is_roomy,
+                  "seed %llu: %s has room, and is not found", (unsigned long long)a->seed, station->key.text);
+    }
+}
+
 Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_bytes)
 {
     uint32_t steps = 0, beyond = 0;
@@ -630,6 +645,7 @@ Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_byte
             check_no_circle(&a);
             check_ways(&a);
             check_load_of_publisher(&a);
+            check_room(&a);
             more = most_of(more, more_of(&a.plan, 3));
             beyond += check_uplinks(&a, 6 + more, 9) > 2 * PLAN_HALVES + more;
             steps++;
