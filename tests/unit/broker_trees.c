@@ -657,7 +657,7 @@ Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_byte
 }
 
 /* All are well, and stay so.  Until one goes none sends more than all bytes, however many come; and half as much again
- * at most however many go. */
+ * at most however many go, the publisher in one step of 400. */
 Test(plan_trees, where_all_are_well_no_uplink_carries_more_than_all_bytes)
 {
     uint32_t steps = 0, beyond = 0;
@@ -678,6 +678,7 @@ Test(plan_trees, where_all_are_well_no_uplink_carries_more_than_all_bytes)
         plan_fini(&a.plan);
     }
     printf("all are well: more than 1 M out of the publisher in %u of %u steps\n", beyond, steps);
+    cr_assert(beyond * 400 <= steps);
 }
 
 /* The publisher goes at times, and comes back, beside all else: each has a source then, and what the publisher sends is
