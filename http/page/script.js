@@ -200,11 +200,25 @@ const workers_feed = () => feed('workers', '/api/v1/workers', 5000);
 
 let first_release = null;
 let release = null;
+let cluster = null;
+let other = null;               // {at, was}: another cluster answers since then
+
+/* The same address, and the registry of another one: its events have numbers of their own. */
+function take_cluster(id) {
+  if (cluster != null && cluster !== id) {
+    other = {at: Date.now(), was: cluster, is_new: true};
+    events = [];
+    place = null;
+    stop?.abort();
+  }
+  cluster = id;
+}
 
 function take_status(body) {
   skew_ms = Date.parse(body.broker.now_at) - Date.now();
   release = body.broker.heddle;
   if (first_release == null) first_release = release;
+  take_cluster(body.broker.cluster);
 }
 
 /* ---- the broker: there, or lost ---- */
@@ -300,6 +314,10 @@ async function follow() {
       await follow_once();
       if (!document.hidden) lose('ended the connection');
     } catch (error) {
+      if (other?.is_new) {
+        other.is_new = false;
+        continue;
+      }
       const is_full = error instanceof Refused && error.status === 503;
       if (is_full) link.is_open = true, answers_again();        // without a stream the periods of answers do
       else if (!(error instanceof Refused) && !document.hidden) lose('does not answer');
@@ -780,6 +798,8 @@ function notices() {
   if (link.back && Date.now() - link.back.at < 10000)
     list.push(h('p', {class: 'notice good', key: 'back'}, `The broker is back, after ${ms_text(Math.round(link.back.away_ms / 100) * 100)}.`));
   if (link.gap && Date.now() - link.gap.at < 60000) list.push(h('p', {class: 'notice', key: 'gap'}, h('strong', {}, 'Events are missing: '), link.gap.message));
+  if (other && Date.now() - other.at < 60000)
+    list.push(h('p', {class: 'notice', key: 'other'}, h('strong', {}, 'Here is another cluster: '), `${cluster}, before it was ${other.was}.`));
   if (release !== first_release)
     list.push(h('p', {class: 'notice', key: 'release'}, `The broker is now Heddle ${release}; this page is of ${first_release}.`,
       h('button', {type: 'button', 'data-reload': true}, 'Load the page again')));
