@@ -124,6 +124,9 @@ static void next_meta(const etcd_leader_t *l, char to[ROWS_META_BYTES])
     else rows_meta(*cluster ? cluster : l->opts.fresh, rows_epoch(l->rows) + 1, to);
 }
 
+/* Its own of before may be among them. */
+static void get_brokers(etcd_txn_t *t) { etcd_txn_get_below(t, ETCD_KEY_BROKERS, BROKERS_MAX + 1); }
+
 static void take_leadership(etcd_leader_t *l, uint64_t now_us)
 {
     etcd_txn_t t;
@@ -142,6 +145,7 @@ static void take_leadership(etcd_leader_t *l, uint64_t now_us)
     put_text(&t, META, text, 0);
     marker(l, 0, text);
     put_text(&t, LAST, text, 0);
+    if (l->opts.own) get_brokers(&t);
     etcd_txn_end(&t);
 }
 
@@ -411,7 +415,7 @@ static void read_brokers(etcd_leader_t *l, uint64_t due_us)
     etcd_txn_t t;
     if (!l->opts.own) return;
     etcd_txn_begin(&t, want(l, ETCD_BROKERS, ETCD_TXN, due_us), l->opts.prefix);
-    etcd_txn_get_below(&t, ETCD_KEY_BROKERS, BROKERS_MAX + 1); /* its own of before may be among them */
+    get_brokers(&t);
     etcd_txn_end(&t);
 }
 
@@ -741,6 +745,7 @@ static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     }
     l->created_revision = a->revision;
     l->is_full = false;
+    if (l->opts.own) take_brokers(l, a, now_us);
     /* TAKE wrote `last`, too, and that may have been followed by now. */
     bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision) ||
                                          etcd_follow_has(&l->follow, a->revision));

@@ -31,8 +31,9 @@
  *   last      the marker of the last transaction: this run, and a number
  *   import    the rows are put into the prefix, and not all of them are there
  *   b/RUN     the row of a standby (broker/brokers.h), bound to a lease of its own.  The standby writes it
- *             when what it says has changed, once a second at most; the leader reads all of them once a
- *             second.  Nothing is decided by them, and one that is not taken is written again later
+ *             when what it says has changed, once a second at most; the leader reads all of them with
+ *             TAKE, and then once a second.  Nothing is decided by them, and one that is not taken is
+ *             written again later
  *
  * TAKE makes the leader's key only if there is none and meta and import are as they were read, and raises the
  * epoch in meta.  A standby that has followed all rows compares, too, that `last` was not written since: then

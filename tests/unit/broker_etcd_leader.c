@@ -667,6 +667,28 @@ Test(etcd_leader, a_standby_that_takes_the_lead_is_in_its_own_list_no_more)
     cr_assert_eq(floor_of(1), 0);
 }
 
+/* To the moment of its lead: nothing else was read since. */
+static void leads_just_now(int i)
+{
+    for (int left = 100; left && T.runs[i].state != ETCD_LEADING; left--)
+        for (int lane = 0; lane < ETCD_LANES && T.runs[i].state != ETCD_LEADING; lane++)
+            if (send_one(i, lane)) answer_one(i, lane, ETCD_ANSWERED);
+    cr_assert_eq(T.runs[i].state, ETCD_LEADING, "%s", T.runs[i].why.message);
+}
+
+Test(etcd_leader, one_that_takes_the_lead_lists_the_other_standbys_at_once)
+{
+    two_standbys();
+    etcd_leader_end(&T.runs[0], T.now_us);
+    turn(0);
+    kill_run(0);
+    pass(ETCD_POLL_MS);
+    leads_just_now(1);
+    cr_assert_eq(list_of(1)->seen_us, T.now_us);
+    cr_assert_eq(list_of(1)->count, 1);
+    cr_assert_str_eq(list_of(1)->rows[0].endpoint, "tcp://b:1");
+}
+
 /* An etcd without room grants no lease, and takes no row. */
 Test(etcd_leader, a_standby_that_can_write_no_row_stands_by_all_the_same)
 {
