@@ -71,9 +71,10 @@ static bool has_session(const json_t *stats)
 
 /* ---- ready ---- */
 
-static int not_ready(heddle_error_t *error, const char *text)
+static int not_ready(heddle_error_t *error, const char *text, const char *hint)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "%s", text);
+    error_hint(error, "%s", hint);
     error->retriable = 1;
     return rc;
 }
@@ -82,16 +83,24 @@ int http_metrics_ready(const json_t *stats, uint64_t lag, heddle_error_t *error)
 {
     size_t i;
     json_t *row;
-    if (!stats) return not_ready(error, "the worker has not begun to join yet");
-    if (!has_session(stats)) return not_ready(error, "the worker has no session with its broker");
+    if (!stats)
+        return not_ready(error, "the worker has not begun to join yet", "its log says what it waits for");
+    if (!has_session(stats))
+        return not_ready(error, "the worker has no session with its broker",
+                         "it serves on, and tries again; `heddle doctor` on its host says what is wrong");
     if (is_session(stats, "draining"))
-        return not_ready(error, "the worker is draining: it is about to leave");
+        return not_ready(error, "the worker is draining: it is about to leave",
+                         "`heddle drain NAME --cancel` keeps it");
     json_array_foreach(json_object_get(stats, "adapters"), i, row)
     {
         uint64_t behind = number(row, "lag");
         if (number(row, "version") && behind <= lag) continue;
-        not_ready(error, behind ? "the worker is behind the latest decision"
-                                : "no version of an adapter is active yet");
+        if (behind)
+            not_ready(error, "the worker is behind the latest decision",
+                      "`heddle workers NAME` says why, and how far it is");
+        else
+            not_ready(error, "no version of an adapter is active yet",
+                      "publish one, or choose one: `heddle activate`");
         error_where(error, json_string_value(json_object_get(row, "name")), number(row, "version"), NULL,
                     NULL);
         error_expected(error, "at most %llu behind", (unsigned long long)lag);

@@ -46,6 +46,7 @@ Test(http_metrics, who_is_ready)
         heddle_error_t error = {0};
         json_t *stats = report(ROWS[i].session, ROWS[i].version, ROWS[i].lag);
         int rc = http_metrics_ready(stats, ROWS[i].allowed, &error);
+        cr_expect_eq(error.hint[0] != 0, ROWS[i].why != NULL, "row %zu: what to do", i);
         cr_expect_eq(rc, ROWS[i].why ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK, "row %zu", i);
         cr_expect(!ROWS[i].why || strstr(error.message, ROWS[i].why), "row %zu: %s", i, error.message);
         json_decref(stats);
