@@ -484,11 +484,27 @@ static const json_t *named(const json_t *list, const char *wanted)
     return NULL;
 }
 
+/* Those of workers are in their rows. */
+static void add_reasons(const json_t *status, const char *wanted, buf_t *out)
+{
+    const json_t *reasons = json_object_get(status, "reasons");
+    for (size_t i = 0; i < json_array_size(reasons); i++) {
+        const json_t *r = json_array_get(reasons, i);
+        const char *adapter = cli_string(r, "adapter"), *message = cli_string(r, "message");
+        bool is_of_row = adapter ? !strcmp(adapter, wanted) : !cli_string(r, "worker");
+        if (is_of_row && message) buf_printf(out, "%s%s", out->bytes ? "; " : "", message);
+    }
+}
+
 void board_why(const board_t *b, buf_t *out)
 {
     char why[600];
-    if (b->view != BOARD_WORKERS || b->at >= b->count) return;
+    if (b->view == BOARD_TRANSFERS || b->at >= b->count) return;
     const board_row_t *row = &b->rows[b->at];
+    if (b->view == BOARD_ADAPTERS) {
+        add_reasons(b->status, row->key + 1, out);
+        return;
+    }
     const json_t *w = named(json_object_get(b->workers, "workers"), row->worker);
     const char *adapter = row->key + strlen(row->worker) + 1; /* behind the slash */
     const char *text = cli_why(named(json_object_get(w, "adapters"), adapter), why, sizeof why);

@@ -83,8 +83,9 @@ void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS]);
 const char *board_view_name(board_view_t view);
 /* "2 adapters, 3 workers ready, 1 lost, 2 transfers". */
 void board_summary(const board_t *b, char *ret_text, size_t size);
-/* All that the selected row says in its last column, WHY; nothing where it says nothing, or the view has
- * none. */
+/* What needs a person, of the selected row: of a worker all that it says in its last column, WHY; of an
+ * adapter its reasons of `heddle status --check`, and those of the broker.  Nothing where all is well, and in
+ * TRANSFERS. */
 void board_why(const board_t *b, buf_t *out);
 /* The worker that is shown alone, as lines. */
 void board_worker(const board_t *b, buf_t *out);

@@ -40,9 +40,10 @@ static const option_set_t SET = {
     "< >, Left, Right: sort by another column.  r: in reverse.  /: show only rows with a text in them; "
     "Enter\n"
     "keeps it, Esc ends it.  ? or h: the keys; any key but those that scroll ends that.  q: quit.\n"
-    "A narrow terminal has fewer columns; what WHY has no room for is at the bottom, of the selected row, "
-    "and "
-    "of a\nworker that is opened all is there, wrapped.  Labels have a\n"
+    "At the bottom is what needs a person, of the selected row: why, where its column has no room, and of "
+    "an\n"
+    "adapter the reasons of `heddle status --check`.\n"
+    "A narrow terminal has fewer columns; of a worker that is opened all is there, wrapped.  Labels have a\n"
     "column where a worker has some; those without room are counted (+2), and / finds these, too.\n"
     "While the broker is lost the last answer stays, under a line that says so.  Without a terminal:\n"
     "`heddle workers --watch`.\n" CLI_DUR,
@@ -183,8 +184,8 @@ static void row_text(const board_t *b, const int *widths, const char *const *cel
     }
 }
 
-/* Above the last line: what the cell of the selected row has no room for.  Returns how many rows that
- * takes. */
+/* Above the last line: what needs a person, of the selected row, unless a cell of it has all of that.
+ * Returns how many rows that takes. */
 static size_t draw_why(const board_t *b, int room)
 {
     enum { MOST = 4 };
@@ -218,7 +219,8 @@ static void draw_rows(top_t *t)
     board_widths(b, COLS, widths);
     int last = 0;
     while (last + 1 < BOARD_COLUMNS && columns[last + 1].name) last++;
-    size_t page = page_of() - draw_why(b, widths[last] < BOARD_CELL ? widths[last] : BOARD_CELL - 1);
+    int room = b->view == BOARD_ADAPTERS ? 0 : widths[last] < BOARD_CELL ? widths[last] : BOARD_CELL - 1;
+    size_t page = page_of() - draw_why(b, room);
     for (int c = 0; c < BOARD_COLUMNS && columns[c].name; c++) {
         bool is_sorted = c == b->sort[b->view];
         snprintf(names[c], sizeof names[c], "%s%s", columns[c].name,

@@ -299,7 +299,19 @@ Test(board, the_selected_row_says_why_in_full)
 {
     buf_t out = {0};
     board_why(&board, &out);
-    cr_assert_eq(out.bytes, 0, "adapters have no such column");
+    cr_assert_eq(out.bytes, 0, "all is well");
+    take("{\"adapters\":[{\"name\":\"draft\"},{\"name\":\"policy\"}],\"reasons\":[{\"adapter\":\"policy\","
+         "\"message\":"
+         "\"it is held\"},{\"adapter\":null,\"message\":\"the disk is "
+         "full\"},{\"worker\":\"w1\",\"message\":\"lost\"}]}",
+         WORKERS);
+    board_why(&board, &out);
+    cr_assert_str_eq(buf_text(&out), "the disk is full", "draft");
+    buf_clear(&out);
+    keys("j");
+    board_why(&board, &out);
+    cr_assert_str_eq(buf_text(&out), "it is held; the disk is full");
+    buf_clear(&out);
     take(STATUS, "{\"workers\":[" WORKER("w1", "4", SERVES("policy", "7", "null")) "," WORKER(
                      "w2", "4",
                      SERVES("draft", "1",
