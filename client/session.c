@@ -83,6 +83,14 @@ static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
     return SO_REFUSED;
 }
 
+/* To the broker that a standby has named; but where each one names another, in a circle, after a pause. */
+static bool may_follow(session_t *s)
+{
+    s->follows = s->leader[0] && s->follow_count < SESSION_FOLLOWS;
+    if (!s->follows) s->follow_count = 0;
+    return s->follows;
+}
+
 /* -- frames ----------------------------------------------------------------------------------- */
 
 /* Before it is admitted, and while it leaves, each state takes only the answer that it waits for, and ignores
@@ -96,6 +104,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         /* A broker of another wire version is not answered: it would not understand a JOIN. */
         if (ok->wire < WIRE_VERSION_MIN || ok->wire > WIRE_VERSION_MAX) return 0;
         s->wire = ok->wire;
+        s->follow_count = 0;
         s->keep = ok->keep;
         error_text(s->cluster, sizeof s->cluster, ok->cluster ? ok->cluster : "");
         if (s->opts.role == ROLE_ADMIN) {
@@ -117,7 +126,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         const char *key = m->error.leader_key ? m->error.leader_key : "";
         if (strlen(leader) < sizeof s->leader) memcpy(s->leader, leader, strlen(leader) + 1);
         if (strlen(key) < sizeof s->leader_key) memcpy(s->leader_key, key, strlen(key) + 1);
-        return refuse(s, &m->error, now_us) | (s->leader[0] ? SO_REDIAL : 0u);
+        return refuse(s, &m->error, now_us) | (may_follow(s) ? SO_REDIAL : 0u);
     }
     if (s->state == SESSION_JOINING && m->type == MSG_WELCOME) {
         const msg_welcome_t *w = &m->welcome;
@@ -238,6 +247,10 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
 {
     if (event->kind == SE_CONNECTED || event->kind == SE_DISCONNECTED)
         s->is_connected = event->kind == SE_CONNECTED;
+    if (event->kind == SE_CONNECTED) {
+        s->follow_count += s->follows;
+        s->follows = false;
+    }
     unsigned out = 0;
     if (s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING) {
         bool was_ready = s->state == SESSION_READY;

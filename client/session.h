@@ -9,7 +9,8 @@
  *             HELLO_OK, admin            -> READY    SO_JOINED
  *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable, or a worker that was READY
  *                                                    before: again after its retry_ms
- *             the same, of a standby     -> REFUSED  and SO_REDIAL: to `leader`
+ *             the same, of a standby     -> REFUSED  and SO_REDIAL: to `leader`; not when SESSION_FOLLOWS
+ *                                                    in a row led to no HELLO_OK
  *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
  *   DOWN      after SO_REDIAL, neither CONNECTED nor DISCONNECTED for SESSION_RETRY_US
  *                                      -> GREETING HELLO: the old connection stayed
@@ -50,6 +51,7 @@
 #define SESSION_HELLO_US 1000000u /* for the answer to HELLO, JOIN or OPEN */
 #define SESSION_HELLOS 3u
 #define SESSION_RETRY_US 1000000u /* where the ERROR names no retry_ms; after SO_REDIAL */
+#define SESSION_FOLLOWS 2u        /* so many brokers in a row that each name another one, then a pause */
 #define SESSION_LEAVE_US 1000000u
 #define SESSION_BEATS 16u
 
@@ -89,8 +91,9 @@ typedef struct session {
     uint64_t heartbeat_seq, req;
     struct {
         uint64_t seq, sent_us;
-    } beats[SESSION_BEATS]; /* when each recent heartbeat was sent */
-    unsigned hello_count;
+    } beats[SESSION_BEATS];             /* when each recent heartbeat was sent */
+    unsigned hello_count, follow_count; /* follow_count: since HELLO_OK, or a pause, by `leader` */
+    bool follows;                       /* SO_REDIAL to `leader`, and no connection since */
     /* sessions that the same broker ended while this process went on: it gave the name to another process, or
      * this one had stood still past its lease */
     uint64_t fenced_count, rng;

@@ -238,6 +238,30 @@ Test(session, a_standby_is_asked_again)
     cr_assert_eq(hello_ok(1), SO_JOIN);
 }
 
+static void follow(const char *leader)
+{
+    cr_assert_eq(standby(leader), SO_REFUSED | SO_REDIAL);
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+}
+
+Test(session, brokers_that_name_each_other_in_a_circle_are_not_followed_without_a_pause)
+{
+    to_greeting();
+    for (int round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < SESSION_FOLLOWS; i++) follow("tcp://other:7700");
+        cr_assert_eq(standby("tcp://other:7700"), SO_REFUSED);
+        cr_assert_eq(step(SE_TICK), 0);
+        cr_assert_geq(session_deadline(&s), now + 100 * MS);
+        now = session_deadline(&s);
+        cr_assert_eq(step(SE_TICK), SO_HELLO);
+    }
+    follow("tcp://other:7700");
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+    for (unsigned i = 0; i < SESSION_FOLLOWS; i++) follow("tcp://other:7700");
+}
+
 Test(session, a_standby_says_which_key_the_leader_has)
 {
     to_greeting();
