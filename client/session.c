@@ -91,6 +91,15 @@ static bool may_follow(session_t *s)
     return s->follows;
 }
 
+/* A broker that asks to be tried again, and has named no leader for so long, may have lost its etcd, and the
+ * next one not. */
+static bool is_unled(session_t *s, uint64_t now_us)
+{
+    bool waits = !s->leader[0] && s->next_us != CLOCK_NEVER;
+    if (!waits || !s->unled_us) s->unled_us = waits ? now_us : 0;
+    return waits && now_us - s->unled_us >= SESSION_UNLED_US;
+}
+
 /* -- frames ----------------------------------------------------------------------------------- */
 
 /* Before it is admitted, and while it leaves, each state takes only the answer that it waits for, and ignores
@@ -105,6 +114,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         if (ok->wire < WIRE_VERSION_MIN || ok->wire > WIRE_VERSION_MAX) return 0;
         s->wire = ok->wire;
         s->follow_count = 0;
+        s->unled_us = 0;
         s->keep = ok->keep;
         error_text(s->cluster, sizeof s->cluster, ok->cluster ? ok->cluster : "");
         if (s->opts.role == ROLE_ADMIN) {
@@ -126,7 +136,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         const char *key = m->error.leader_key ? m->error.leader_key : "";
         if (strlen(leader) < sizeof s->leader) memcpy(s->leader, leader, strlen(leader) + 1);
         if (strlen(key) < sizeof s->leader_key) memcpy(s->leader_key, key, strlen(key) + 1);
-        return refuse(s, &m->error, now_us) | (may_follow(s) ? SO_REDIAL : 0u);
+        return refuse(s, &m->error, now_us) | (may_follow(s) || is_unled(s, now_us) ? SO_REDIAL : 0u);
     }
     if (s->state == SESSION_JOINING && m->type == MSG_WELCOME) {
         const msg_welcome_t *w = &m->welcome;
@@ -250,6 +260,7 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
     if (event->kind == SE_CONNECTED) {
         s->follow_count += s->follows;
         s->follows = false;
+        s->unled_us = 0;
     }
     unsigned out = 0;
     if (s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING) {

@@ -11,6 +11,8 @@
  *                                                    before: again after its retry_ms
  *             the same, of a standby     -> REFUSED  and SO_REDIAL: to `leader`; not when SESSION_FOLLOWS
  *                                                    in a row led to no HELLO_OK
+ *             the same, retriable, without a leader for SESSION_UNLED_US
+ *                                        -> REFUSED  and SO_REDIAL: to the next endpoint
  *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
  *   DOWN      after SO_REDIAL, neither CONNECTED nor DISCONNECTED for SESSION_RETRY_US
  *                                      -> GREETING HELLO: the old connection stayed
@@ -52,6 +54,7 @@
 #define SESSION_HELLOS 3u
 #define SESSION_RETRY_US 1000000u /* where the ERROR names no retry_ms; after SO_REDIAL */
 #define SESSION_FOLLOWS 2u        /* so many brokers in a row that each name another one, then a pause */
+#define SESSION_UNLED_US 1000000u /* so long HELLO is refused for now, and no leader is named: the next one */
 #define SESSION_LEAVE_US 1000000u
 #define SESSION_BEATS 16u
 
@@ -85,6 +88,7 @@ typedef struct session {
     char leader[256]; /* where to, with SO_REDIAL: what a standby named; "": the next endpoint */
     char leader_key[HEDDLE_KEY_TEXT]; /* that the broker there proves, as the standby said; "": not known */
     uint64_t join_count;              /* WELCOMEs so far */
+    uint64_t unled_us;                /* since when this broker asks to try again, and names no leader */
     uint64_t next_us;                 /* next thing to do in this state */
     uint64_t lease_end_us;            /* by own clock; 0: no lease */
     uint64_t asked_us;                /* when the JOIN or OPEN of `req` was sent */

@@ -262,6 +262,39 @@ Test(session, brokers_that_name_each_other_in_a_circle_are_not_followed_without_
     for (unsigned i = 0; i < SESSION_FOLLOWS; i++) follow("tcp://other:7700");
 }
 
+/* It may have lost its etcd.  A takeover is over before. */
+Test(session, a_standby_that_names_no_leader_for_long_is_left_for_the_next_broker)
+{
+    to_greeting();
+    for (int round = 0; round < 2; round++) {
+        uint64_t began_us = now;
+        unsigned out;
+        while ((out = standby("")) == SO_REFUSED) {
+            cr_assert_lt(now, began_us + SESSION_UNLED_US);
+            now = session_deadline(&s);
+            cr_assert_eq(step(SE_TICK), SO_HELLO);
+        }
+        cr_assert_eq(out, SO_REFUSED | SO_REDIAL);
+        cr_assert_geq(now, began_us + SESSION_UNLED_US);
+        cr_assert_str_eq(s.leader, "");
+        cr_assert_eq(step(SE_DISCONNECTED), 0);
+        now += SECOND;
+        cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+    }
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+}
+
+/* No other broker can help there. */
+Test(session, one_that_refuses_a_client_for_good_is_not_left)
+{
+    to_greeting();
+    cr_assert_eq(refusal(MSG_HELLO, 0, false, 0), SO_REFUSED);
+    now += SESSION_UNLED_US;
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+    cr_assert_eq(refusal(MSG_HELLO, 0, false, 0), SO_REFUSED);
+    cr_assert(session_is_barred(&s));
+}
+
 Test(session, a_standby_says_which_key_the_leader_has)
 {
     to_greeting();
