@@ -167,6 +167,33 @@ Test(fanout, a_publisher_whose_link_is_cut_for_a_second_goes_on)
     }
 }
 
+/* It has another token then, and the same bytes: those that fetch from it go on.  One of them is killed, or another
+ * worker joins, and the publisher still sends the bytes once. */
+Test(fanout, a_publisher_that_loses_the_broker_goes_on)
+{
+    static const char *const WHAT[] = {"the publisher lost the broker", "and a child of it was killed",
+                                       "and one joined"};
+    for (int i = 0; i < PLAN_COUNT * 3; i++) {
+        wave_t wave = *PLANS[i / 3];
+        wave.tensors = 610;
+        figures_t before = undisturbed(wave);
+        wave_begin(wave);
+        publisher_sends(0.5);
+        uint64_t token = world_track(w, 1)->plan.publisher.token;
+        actor_break(trainer);
+        UNTIL(w, SECOND, trainer_is_ready(trainer) && plan_server(&world_track(w, 1)->plan) > token);
+        if (i % 3 == 1) actor_kill(workers[0]);
+        if (i % 3 == 2) workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
+        const actor_t *but = i % 3 == 1 ? workers[0] : workers[RELAYS];
+        UNTIL(w, 10 * SECOND, all_hold_but(1, but));
+        cr_assert(took() <= before.staged + 0.05, "%.3f", took());
+        figures_t f = wave_end(WHAT[i % 3]);
+        cr_assert(f.egress <= 1.05, "%.3f M out of the publisher", f.egress);
+        double more = i % 3 == 1 ? -1 + LIMIT_WINDOW_BYTES / wave_bytes : i % 3 == 2;
+        cr_assert(f.ingress <= RELAYS + more + 0.001, "%.3f", f.ingress);
+    }
+}
+
 /* No process has all chunks: the version fails, and the next one comes to all. */
 Test(fanout, a_version_whose_publisher_is_cut_off_past_a_lease_fails)
 {
