@@ -58,7 +58,7 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
     to_present(s, m->unmet, m->unmet_count);
     to_present(s, m->bad, m->bad_count);
     to_present(s, m->slow, m->slow_count);
-    bool is_fetching = copy_in_flight(x.c);
+    bool is_fetching = copy_in_flight(x.c), was_fetching = plan_fetches(&x.t->plan, member->token);
     for (uint32_t i = 0; i < m->bad_count && is_fetching; i++) trust_bad(s, x.t, member, m->bad[i]);
     for (uint32_t i = 0; i < m->slow_count && is_fetching; i++) trust_slow(s, x.t, member, m->slow[i]);
     for (uint32_t i = 0; i < m->lost_count; i++) {
@@ -82,7 +82,6 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
             if (source && source->role == ROLE_WORKER) source->trust.is_unmet = true;
         }
     }
-    bool was_fetching = plan_fetches(&x.t->plan, member->token);
     /* A publisher that is late is so for all, as a rule, and comes back within half a lease. */
     bool is_late = has_number(m->unmet, m->unmet_count, x.t->plan.publisher.token) &&
                    s->v.now.us < x.c->moved_us + s->ro->lease_us / 2;

@@ -532,11 +532,11 @@ static plan_row_t *put_last_of(const plan_station_t *station)
     return NULL;
 }
 
-uint64_t plan_put_last(const plan_t *p, size_t i)
+uint64_t plan_put_last(const plan_t *p, size_t *at)
 {
-    for (size_t at = 0; at < p->station_count; at++) {
-        const plan_row_t *row = put_last_of(p->chain[at]);
-        if (row && !i--) return row->token;
+    while (*at < p->station_count) {
+        const plan_row_t *row = put_last_of(p->chain[(*at)++]);
+        if (row) return row->token;
     }
     return 0;
 }

@@ -406,9 +406,27 @@ static bool urgent_equal(const urgent_t *a, const urgent_t *b)
            a->is_all_active == b->is_all_active;
 }
 
-/* What the track's publisher has to be sent.  What can wait makes the track due when its time has come. */
+/* One list for each of those that were put last, however many were blamed in this turn.  One that asked by
+ * itself meanwhile has its list. */
+static void make_last_lists(step_t *s, track_t *t)
+{
+    size_t at = 0;
+    if (t->owes_last) messages_mend_lists(s, t, NULL); /* those that they served have their place first */
+    for (uint64_t token; t->owes_last && (token = plan_put_last(&t->plan, &at)) != 0;) {
+        if (plan_fetches(&t->plan, token)) continue;
+        const member_t *m = membership_by_token(s->v.members, token);
+        copy_row_t *c = m ? copy_of(t, m) : NULL;
+        plan_make(&t->plan, token, NULL, 0);
+        if (copy_takes_list(c)) messages_send_sources(s, t, c, m);
+    }
+    t->owes_last = false;
+}
+
+/* Lists that are owed, and what the track's publisher has to be sent.  What can wait makes the track due when
+ * its time has come. */
 static void flush_track(step_t *s, track_t *t)
 {
+    make_last_lists(s, t);
     const member_t *publisher =
         t->plan.publisher.token ? membership_by_token(s->v.members, t->plan.publisher.token) : NULL;
     bool is_ended = track_is_ended(t);

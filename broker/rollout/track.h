@@ -116,6 +116,7 @@ struct track {
     took_t took;
     adapter_hold_t hold;  /* the last one that ended while the version waited */
     uint64_t blamed_ms;   /* the least member_trust_t.order_ms of those blamed in this version; 0: none was */
+    bool owes_last;       /* those that were put last get their lists at the end of the turn */
     uint64_t checked_us;  /* its holders were asked to compare their bytes; 0: not yet */
     uint64_t bytes_moved; /* reported in STAGED, in total */
     /* the most that a worker on its way to the version has had, and when that grew last */

@@ -17,9 +17,9 @@ static void note_order(const step_t *s, track_t *t, member_t *member)
 }
 
 /* Its own fetch goes on behind all others, so that its source has its whole rate for those that went on
- * there.  Where it has all bytes, those that name it get other lists.  The lists of `worker`, which reported
- * this, are made anew with the others; it is sent them when all of its report has been read. */
-static void put_last(step_t *s, track_t *t, const member_t *worker, member_t *member)
+ * there.  It gets its list at the end of the turn (messages_flush), and so do those that it served, and those
+ * that were put last before it.  Where it has all bytes, those that name it get other lists. */
+static void put_last(step_t *s, track_t *t, member_t *member)
 {
     copy_row_t *c = copy_of(t, member);
     note_order(s, t, member);
@@ -27,15 +27,7 @@ static void put_last(step_t *s, track_t *t, const member_t *worker, member_t *me
     if (!is_fetching && !copy_holds(c)) return;
     if (!plan_demote(&t->plan, member->token)) return;
     track_touch(t);
-    if (!is_fetching) return;
-    messages_mend_lists(s, t, worker); /* those that it served have their place first */
-    uint64_t token;
-    for (size_t i = 0; (token = plan_put_last(&t->plan, i)) != 0; i++) {
-        const member_t *last = membership_by_token(s->v.members, token);
-        plan_make(&t->plan, token, NULL, 0);
-        c = last && last != worker ? copy_of(t, last) : NULL;
-        if (copy_takes_list(c)) messages_send_sources(s, t, c, last);
-    }
+    t->owes_last |= is_fetching;
 }
 
 static event_row_t *add_event(step_t *s, const track_t *t, event_type_t type, const member_t *worker,
@@ -56,7 +48,7 @@ static void suspect(step_t *s, track_t *t, member_t *worker)
     for (size_t i = 0; i < all->worker_count; i++)
         if (!all->workers[i]->trust.sends_bad && !strcmp(all->workers[i]->trust.blamed_by, worker->name))
             all->workers[i]->trust.blamed_ms = 0;
-    put_last(s, t, worker, worker);
+    put_last(s, t, worker);
     events_message(
         add_event(s, t, EVENT_SOURCE_BAD, worker, worker), HEDDLE_ERR_DIGEST_MISMATCH,
         "%s reported wrong bytes from two sources: its own memory or link may be bad, and no other "
@@ -95,7 +87,7 @@ void trust_bad(step_t *s, track_t *t, member_t *worker, uint64_t token)
     source->trust.sends_bad = !is_first && !is_same;
     source->trust.blamed_ms = s->v.now.wall_ms;
     error_text(source->trust.blamed_by, sizeof source->trust.blamed_by, worker->name);
-    put_last(s, t, worker, source);
+    put_last(s, t, source);
     if (!is_same)
         events_message(add_event(s, t, EVENT_SOURCE_BAD, worker, source), HEDDLE_ERR_DIGEST_MISMATCH,
                        "%s sent bytes with another digest to %s", source->name, worker->name);
@@ -113,7 +105,7 @@ void trust_slow(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = believed_source(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
-    if (source) put_last(s, t, worker, source);
+    if (source) put_last(s, t, source);
     if (e)
         events_message(e, HEDDLE_OK, "%s was slower than another source of %s, and comes last for a while",
                        source->name, worker->name);
@@ -124,7 +116,7 @@ static void blame_mute(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = believed_source(s, t, worker, token, false);
     event_row_t *e = source ? note_slow(s, t, worker, source) : NULL;
-    if (source) put_last(s, t, worker, source);
+    if (source) put_last(s, t, source);
     if (e)
         events_message(
             e, HEDDLE_OK,

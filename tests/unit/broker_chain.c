@@ -438,6 +438,24 @@ Test(chain, of_those_that_are_blamed_in_one_version_the_first_one_is_behind_all)
     assert_announced(W2, "w3 w4 w1");
 }
 
+/* Each of them gets one list, and not one for each that is blamed after it. */
+Test(chain, those_that_are_blamed_in_one_turn_get_a_list_each)
+{
+    publish_to(8, (rig_publish_t){0});
+    rig_drop_letters();
+    R.is_in_turn = true;
+    for (uint64_t i = 1; i <= 3; i++)
+        rig_need_sources(W1 + 2 * i, 1,
+                         (msg_need_sources_t){.slow = &R.tokens[W1 + 2 * i - 1], .slow_count = 1});
+    rig_end_turn();
+    assert_told(W2, "w4 w6 w8");
+    const msg_sources_t *m = &rig_last(W4, MSG_SOURCES)->sources;
+    assert_sources(m->sources, m->source_count, "w6 w8 w7");
+    cr_assert_eq(rig_count(MSG_SOURCES), 3 + 3 + 5, "of those that blame, that were blamed, and beside them");
+    blames(W2, 0, R.tokens[W1 + 7]);
+    assert_told(W2, "w4 w6 w8");
+}
+
 /* One that was blamed before may be well again, and waits for none that is slow now. */
 Test(chain, of_those_that_come_last_the_one_that_was_blamed_last_is_behind_all)
 {

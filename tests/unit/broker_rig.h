@@ -50,6 +50,7 @@ static struct rig {
     uint64_t generations[PEERS];  /* of the region that it has versions in; 0: in none */
     int commit_error;             /* the disk refuses with this */
     bool is_late;                 /* the store confirms when rig_confirm says so */
+    bool is_in_turn;              /* frames are of one turn, until rig_end_turn */
     bool confirms;                /* and that is after each event, well or with commit_error */
     const record_t *committing;   /* of the broker; NULL: nothing is under way */
     int committing_count;
@@ -246,6 +247,12 @@ static void rig_flush(void)
     if (R.confirms && R.committing) rig_confirm(R.commit_error); /* and flushes again */
 }
 
+UNUSED static void rig_end_turn(void)
+{
+    R.is_in_turn = false;
+    rig_flush();
+}
+
 /* ---- a store that confirms late ---- */
 
 UNUSED static bool rig_is_committing(void) { return R.committing != NULL; }
@@ -271,7 +278,7 @@ static void rig_frame(uint64_t peer, const msg_t *m)
     cr_assert_eq(msg_encode(m, &frame), HEDDLE_OK);
     broker_tick(R.b, R.now);
     broker_frame(R.b, peer, buf_view(&frame), R.now);
-    rig_flush();
+    if (!R.is_in_turn) rig_flush();
     buf_fini(&frame);
 }
 
@@ -581,7 +588,7 @@ enum { T = 1, ADMIN = 2, W1 = 11, W2 = 12, W3 = 13, W4 = 14 };
 
 UNUSED static void workers(int count)
 {
-    const char *NAMES[] = {"w1", "w2", "w3", "w4"};
+    const char *NAMES[] = {"w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"};
     for (int i = 0; i < count; i++) rig_worker((uint64_t)(W1 + i), NAMES[i]);
 }
 

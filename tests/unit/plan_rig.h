@@ -110,8 +110,8 @@ static void put_last(plan_t *p, uint64_t token)
 {
     plan_demote(p, token);
     settle(p);
-    uint64_t last;
-    for (size_t i = 0; (last = plan_put_last(p, i)) != 0; i++) plan_make(p, last, NULL, 0);
+    size_t at = 0;
+    for (uint64_t last; (last = plan_put_last(p, &at)) != 0;) plan_make(p, last, NULL, 0);
     settle(p);
 }
 
