@@ -42,7 +42,7 @@ enum {
     LOOK_MS = 100,            /* the same, where poll fails */
     STREAMS = 32,             /* of events; they never take all places of the mailbox */
     STREAM_BYTES = 16384,     /* of a stream that are given to the kernel at a time */
-    PACE_US = 100000,         /* between two pages of one stream, so that events come together */
+    PACE_US = 100000,         /* streams ask as often, all at once, so that events come together */
     BEAT_US = 15000000,       /* between two signs of life in a stream without events */
     RETRY_S = 1               /* after which a client may try again what found no place */
 };
@@ -124,6 +124,9 @@ struct server {
     bool has_closed; /* a connection; see sleep_ms */
     visit_t *waiting, *streams;
     int stream_count;
+    uint64_t
+        events_ticket; /* of the answer of which `events` is the text, for all streams that asked for it */
+    buf_t events;
     bool is_ending;
     int joining;
     size_t bodies_bytes;
@@ -333,10 +336,31 @@ static bool ask_probe(server_t *s, visit_t *v)
     return true;
 }
 
+static bool is_same_page(const request_t *a, const request_t *b)
+{
+    return a->after == b->after && a->epoch == b->epoch && a->limit == b->limit &&
+           !strcmp(a->ref.name, b->ref.name) && !strcmp(a->worker, b->worker);
+}
+
+/* Streams that have come to the same event have one question: many open pages cost the loop what one does. */
+static bool shares_question(const server_t *s, visit_t *v)
+{
+    const visit_t *other;
+    DL_FOREACH(s->streams, other)
+    {
+        bool is_asked = other->question.ticket != 0 && other != v;
+        if (!is_asked || !is_same_page(&other->question.request, &v->question.request)) continue;
+        v->question.ticket = other->question.ticket;
+        return true;
+    }
+    return false;
+}
+
 /* A stream waits as long as it takes. */
 static bool ask(server_t *s, visit_t *v)
 {
     if (request_is_probe(&v->question.request)) return ask_probe(s, v);
+    if (is_stream(v) && shares_question(s, v)) return true;
     v->question.ticket = ++s->last_ticket;
     v->question.due_us = is_stream(v) ? CLOCK_NEVER : now_us() + LOOP_US;
     return mailbox_ask(s->mailbox, &v->question);
@@ -428,29 +452,40 @@ static void go_on_stream(visit_t *v)
 }
 
 /* "id: 3-17", and the event as a line of `heddle events -o json`. */
-static void add_event(visit_t *v, json_t *event)
+static void add_event(buf_t *to, json_t *event)
 {
     option_json_words(event);
     char *text = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(10));
-    buf_printf(&v->pending,
-               "id: %lld-%lld\ndata: ", (long long)json_integer_value(json_object_get(event, "epoch")),
+    buf_printf(to, "id: %lld-%lld\ndata: ", (long long)json_integer_value(json_object_get(event, "epoch")),
                (long long)json_integer_value(json_object_get(event, "seq")));
-    if (text) buf_add_text(&v->pending, text);
-    else v->pending.failed = true;
-    buf_add_text(&v->pending, "\n\n");
+    if (text) buf_add_text(to, text);
+    else to->failed = true;
+    buf_add_text(to, "\n\n");
     free(text);
 }
 
-/* An answer of the loop goes to its stream.  What was not answered is asked for again. */
-static void take_events(visit_t *v, const reply_t *reply)
+/* Made once for all streams that have this answer. */
+static const buf_t *events_text(server_t *s, const reply_t *reply)
 {
     size_t i;
     json_t *event;
+    if (s->events_ticket == reply->ticket) return &s->events;
+    s->events_ticket = reply->ticket;
+    buf_fini(&s->events);
+    json_array_foreach(json_object_get(reply->body, "events"), i, event) add_event(&s->events, event);
+    return &s->events;
+}
+
+/* An answer of the loop goes to its stream.  What was not answered is asked for again. */
+static void take_events(server_t *s, visit_t *v, const reply_t *reply)
+{
     uint64_t now = now_us();
     v->question.ticket = 0;
-    v->ask_us = now + (reply->more ? 0 : PACE_US);
+    v->ask_us = reply->more ? now : (now / PACE_US + 1) * PACE_US;
     if (!reply->body) return;
-    json_array_foreach(json_object_get(reply->body, "events"), i, event) add_event(v, event);
+    const buf_t *events = events_text(s, reply);
+    buf_add(&v->pending, events->data, events->bytes);
+    v->pending.failed |= events->failed;
     v->question.request.after = reply->next;
     v->question.request.epoch = (uint64_t)json_integer_value(json_object_get(reply->body, "epoch"));
     v->has_first = true;
@@ -524,7 +559,7 @@ static visit_t *visit_of(const server_t *s, uint64_t ticket)
 static void take_reply(server_t *s, visit_t *v, reply_t *reply)
 {
     bool is_over = !is_stream(v);
-    if (is_stream(v)) take_events(v, reply);
+    if (is_stream(v)) take_events(s, v, reply);
     else if (reply->error.code) answer_failure(s, v, &reply->error);
     else if (reply->samples) answer_metrics(s, v, reply->samples);
     else is_over = take_page(s, v, reply);
@@ -862,6 +897,7 @@ void server_close(server_t **server)
     }
     if (s->daemon) MHD_stop_daemon(s->daemon);
     if (s->end_fd >= 0) close(s->end_fd);
+    buf_fini(&s->events);
     mailbox_destroy(&s->mailbox);
     explicit_bzero(s->token, sizeof s->token);
     free(s);

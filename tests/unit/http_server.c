@@ -322,6 +322,27 @@ static int stream_open(const rig_t *r, const char *until, char text[4096], int *
     return client_read(*ret_fd, until, text);
 }
 
+/* However many pages are open.  A request that is answered without the loop shows that the thread has looked at
+ * its streams again. */
+Test(server, streams_that_are_at_one_event_have_one_question, .timeout = 60)
+{
+    enum { COUNT = 20 };
+    rig_t r = {.together = 1, .words = "x"};
+    char text[4096];
+    int fds[COUNT];
+    rig_open_silent(&r);
+    for (int i = 0; i < COUNT; i++) cr_assert_eq(stream_open(&r, "retry: ", text, &fds[i]), 200, "%s", text);
+    for (int i = 0; i < 2; i++) cr_assert_eq(status_of(&r, "/nowhere", text), 404, "%s", text);
+    rig_answer(&r);
+    for (int i = 0; i < COUNT; i++) {
+        client_read(fds[i], "\n\n", text);
+        cr_expect(strstr(text, "id: 1-0\ndata: {"), "%d: %s", i, text);
+        close(fds[i]);
+    }
+    cr_expect_eq(atomic_load(&r.events_asked), 1, "asked %d times", atomic_load(&r.events_asked));
+    rig_close(&r);
+}
+
 /* More is not asked for while there is what was not read; it costs no turns; and after a minute its place is
  * free. */
 Test(server, a_stream_that_is_not_read_costs_nothing_and_ends, .timeout = 120)
