@@ -22,7 +22,7 @@ int on_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
     copy_staged(t, c, m, s->v.now);
-    trust_staged(s, t, member, m); /* it has all bytes now, and may serve those that get other lists */
+    trust_staged(s, t, member, m);
     costs_note_staged(&s->ro->costs, t, c, m, member, s->v.now.us);
     copies_turned_away(x.a, member, 0, s->v.now); /* it goes on with the latest */
     event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);
