@@ -38,7 +38,7 @@ static const board_column_t COLUMNS[BOARD_VIEWS][BOARD_COLUMNS + 1] = {
                          {"OF", 10, true, .gives_way = true},
                          {"RATE", 12, true},
                          {"LEFT", 8, true},
-                         {"SOURCE", 24, false}}};
+                         {"SOURCE", 24, .is_name = true}}};
 
 const board_column_t *board_columns(board_view_t view) { return COLUMNS[view]; }
 
@@ -71,18 +71,25 @@ static bool has_column(const board_t *b, int c)
 }
 
 /* A heading has the sign of the order behind it. */
-static int width_of(const board_t *b, int c)
+static int longest(const board_t *b, int c)
 {
-    const board_column_t *column = &COLUMNS[b->view][c];
-    int width = characters(column->name) + 1;
-    for (size_t i = 0; i < b->count && column->is_name; i++) {
+    int width = characters(COLUMNS[b->view][c].name) + 1;
+    for (size_t i = 0; i < b->count; i++) {
         int cell = characters(b->rows[i].cells[c]);
         if (cell > width) width = cell;
     }
-    return column->is_name && width < column->width ? width : column->width;
+    return width;
 }
 
-/* The last one says why: on a narrow screen those that give way make room for the half of it. */
+static int width_of(const board_t *b, int c)
+{
+    const board_column_t *column = &COLUMNS[b->view][c];
+    int width = column->is_name ? longest(b, c) : column->width;
+    return width < column->width ? width : column->width;
+}
+
+/* The last one says why: on a narrow screen those that give way make room for the half of it, and what it
+ * does not need is for names. */
 void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS])
 {
     enum { GAP = 2 };
@@ -94,7 +101,24 @@ void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS])
         left += ret_widths[c] + GAP;
         ret_widths[c] = 0;
     }
+    for (int c = 0; c < last; c++) {
+        int spare = left - COLUMNS[b->view][last].width, more = longest(b, c) - ret_widths[c];
+        if (!ret_widths[c] || !COLUMNS[b->view][c].is_name || spare <= 0 || more <= 0) continue;
+        if (more > spare) more = spare;
+        ret_widths[c] += more;
+        left -= more;
+    }
     ret_widths[last] = left > 0 ? left : 0;
+}
+
+const char *board_fit(const board_column_t *column, const char *cell, int width, char ret_text[BOARD_CELL])
+{
+    static const char CUT[] = "..";
+    int room = width - (int)strlen(CUT), skip = characters(cell) - room;
+    if (!column->is_name || column->is_optional || room <= 0 || characters(cell) <= width) return cell;
+    while (skip > 0 || ((unsigned char)*cell & 0xc0) == 0x80) skip -= ((unsigned char)*cell++ & 0xc0) != 0x80;
+    text_printf(ret_text, BOARD_CELL, "%s%s", CUT, cell);
+    return ret_text;
 }
 
 /* ---- rows ---- */

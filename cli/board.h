@@ -26,7 +26,7 @@ typedef struct {
     const char *name; /* NULL: there are no more columns */
     int width;        /* in characters, at most; of the last one the rest of the screen */
     bool is_number;   /* set to the right; sorted by its value, the greatest first */
-    bool is_name;     /* as wide as its cells */
+    bool is_name;     /* as wide as its cells, up to `width`; wider where there is room */
     bool gives_way;   /* gives its place to the last one */
     bool is_optional; /* there only while a row has something in it */
 } board_column_t;
@@ -80,6 +80,9 @@ void board_key(board_t *b, int key, size_t page);
 const board_column_t *board_columns(board_view_t view);
 /* How wide each column is on a screen of so many; 0: it has no room. */
 void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS]);
+/* A cell of the column as it is shown.  A name that is too long keeps its end: those of one deployment differ
+ * there.  Borrowed from `cell`, or it is `ret_text`. */
+const char *board_fit(const board_column_t *column, const char *cell, int width, char ret_text[BOARD_CELL]);
 const char *board_view_name(board_view_t view);
 /* "2 adapters, 3 workers ready, 1 lost, 2 transfers". */
 void board_summary(const board_t *b, char *ret_text, size_t size);

@@ -43,8 +43,10 @@ static const option_set_t SET = {
     "At the bottom is what needs a person, of the selected row: why, where its column has no room, and of "
     "an\n"
     "adapter the reasons of `heddle status --check`.\n"
-    "A narrow terminal has fewer columns; of a worker that is opened all is there, wrapped.  Labels have a\n"
-    "column where a worker has some; those without room are counted (+2), and / finds these, too.\n"
+    "A narrow terminal has fewer columns, and the end of a name that is too long; of a worker that is "
+    "opened\n"
+    "all is there, wrapped.  Labels have a column where a worker has some; those without room are counted\n"
+    "(+2), and / finds these, too.\n"
     "While the broker is lost the last answer stays, under a line that says so.  Without a terminal:\n"
     "`heddle workers --watch`.\n" CLI_DUR,
     OPTIONS,
@@ -175,11 +177,13 @@ static void row_text(const board_t *b, const int *widths, const char *const *cel
     const board_column_t *columns = board_columns(b->view);
     buf_clear(to);
     for (int c = 0; c < BOARD_COLUMNS && columns[c].name; c++) {
+        char name[BOARD_CELL];
         if (!widths[c]) continue;
-        size_t bytes = frame_cut(cells[c], strlen(cells[c]), widths[c]);
+        const char *cell = board_fit(&columns[c], cells[c], widths[c], name);
+        size_t bytes = frame_cut(cell, strlen(cell), widths[c]);
         int pad = widths[c];
-        for (size_t i = 0; i < bytes; i++) pad -= ((unsigned char)cells[c][i] & 0xc0) != 0x80;
-        buf_printf(to, "%*s%.*s%*s  ", columns[c].is_number ? pad : 0, "", (int)bytes, cells[c],
+        for (size_t i = 0; i < bytes; i++) pad -= ((unsigned char)cell[i] & 0xc0) != 0x80;
+        buf_printf(to, "%*s%.*s%*s  ", columns[c].is_number ? pad : 0, "", (int)bytes, cell,
                    columns[c].is_number ? 0 : pad, "");
     }
 }

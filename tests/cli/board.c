@@ -248,6 +248,27 @@ Test(board, what_is_wrong_has_room_on_a_narrow_screen)
     cr_assert(widths[1] == 8 && widths[7] > 0 && widths[8] == 0 && widths[9] == 0, "eight columns");
 }
 
+#define POD "rollout-deployment-7d9f8b6c54-"
+#define SERVING(name) "{\"name\":\"" name "\",\"adapters\":[" SERVES("policy", "7", "null") "]}"
+
+/* They differ after 30 characters. */
+Test(board, names_are_told_apart_on_any_screen)
+{
+    int widths[BOARD_COLUMNS];
+    char first[BOARD_CELL], second[BOARD_CELL];
+    keys("2");
+    take(STATUS, "{\"workers\":[" SERVING(POD "ccccc") "," SERVING(POD "ddddd") "]}");
+    board_widths(&board, 200, widths);
+    cr_assert_eq(widths[0], 35, "whole where there is room: %d", widths[0]);
+    board_widths(&board, 80, widths);
+    cr_assert_eq(widths[0], 20);
+    const board_column_t *column = board_columns(board.view);
+    cr_assert_str_eq(board_fit(column, POD "ccccc", 20, first), "..t-7d9f8b6c54-ccccc");
+    cr_assert_str_neq(board_fit(column, POD "ccccc", 20, first), board_fit(column, POD "ddddd", 20, second));
+    cr_assert_str_eq(board_fit(column, "w\xc3\xa4\xc3\xb6\xc3\xbc", 3, first), "..\xc3\xbc");
+    cr_assert_str_eq(board_fit(column, "w123", 4, first), "w123");
+}
+
 #define LABELLED(name, labels)                                                                               \
     "{\"name\":\"" name "\",\"labels\":{" labels "},\"adapters\":[" SERVES("policy", "7", "null") "]}"
 
