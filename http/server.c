@@ -342,7 +342,7 @@ static bool is_same_page(const request_t *a, const request_t *b)
            !strcmp(a->ref.name, b->ref.name) && !strcmp(a->worker, b->worker);
 }
 
-/* Streams that have come to the same event have one question: many open pages cost the loop what one does. */
+/* Streams that have come to the same event have one question, so that the loop makes the page once. */
 static bool shares_question(const server_t *s, visit_t *v)
 {
     const visit_t *other;
