@@ -102,9 +102,9 @@ void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS])
         ret_widths[c] = 0;
     }
     for (int c = 0; c < last; c++) {
-        int spare = left - COLUMNS[b->view][last].width, more = longest(b, c) - ret_widths[c];
-        if (!ret_widths[c] || !COLUMNS[b->view][c].is_name || spare <= 0 || more <= 0) continue;
-        if (more > spare) more = spare;
+        int room = left - COLUMNS[b->view][last].width, more = longest(b, c) - ret_widths[c];
+        if (!ret_widths[c] || !COLUMNS[b->view][c].is_name || room <= 0 || more <= 0) continue;
+        if (more > room) more = room;
         ret_widths[c] += more;
         left -= more;
     }
