@@ -2,9 +2,11 @@
 #include "broker/main_http.h"
 
 #include "broker/main_metrics.h"
+#include "broker/questions/answer_events.h"
 #include "broker/questions/cell.h"
 #include "broker/questions/query.h"
 #include "core/errors.h"
+#include "core/option.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,36 @@ static int answer_api(const answer_view_t *view, const question_t *q, reply_t *t
     return HEDDLE_OK;
 }
 
+/* "id: 3-17", and the event as a line of `heddle events -o json`.  Made once, for all streams that wait for
+ * it, and without a tree: at every version some events come from each worker. */
+static void add_event(buf_t *to, const event_row_t *e, uint64_t epoch)
+{
+    event_row_t shown = *e;
+    option_words(shown.message);
+    buf_add_text(to, "id: ");
+    buf_add_number(to, epoch);
+    buf_add_text(to, "-");
+    buf_add_number(to, e->seq);
+    buf_add_text(to, "\ndata: ");
+    event_text(to, &shown, epoch);
+    buf_add_text(to, "\n\n");
+}
+
+static int answer_stream(const answer_view_t *view, const question_t *q, reply_t *to, heddle_error_t *error)
+{
+    msg_query_t query;
+    event_walk_t walk;
+    const event_row_t *e = NULL;
+    request_query(&q->request, &query);
+    event_walk_begin(&walk, view, &query);
+    to->epoch = view->events->epoch;
+    uint64_t left = query.limit ? query.limit : ANSWER_PAGE_EVENTS;
+    for (; left && (e = event_walk_next(&walk)) != NULL; left--) add_event(&to->events, e, to->epoch);
+    to->more = e != NULL;
+    to->next = walk.seq;
+    return to->events.failed ? cell_no_memory(error) : HEDDLE_OK;
+}
+
 /* It is well, and ready where it could take over at once; only the leader answers more. */
 static int answer_standby(const main_http_t *h, const question_t *q, reply_t *to, heddle_error_t *error)
 {
@@ -59,6 +91,7 @@ static int answer(const main_http_t *h, const question_t *q, reply_t *to, heddle
     const clock_ops_t *clock = clock_system();
     instant_t now = {.us = clock_now(clock), .wall_ms = clock_wall(clock)};
     answer_view_t view = query_view(h->opts.broker, now);
+    if (q->is_stream) return answer_stream(&view, q, to, error);
     if (q->request.kind == REQUEST_API) return answer_api(&view, q, to, error);
     if (q->request.kind == REQUEST_METRICS) {
         to->samples = calloc(1, sizeof *to->samples);

@@ -55,20 +55,30 @@ void buf_add(buf_t *b, const void *data, size_t bytes)
 
 void buf_add_text(buf_t *b, const char *text) { buf_add(b, text, strlen(text)); }
 
-/* Formatted twice: the length must be known before memory is taken for it. */
+/* Once where there is room, as there is nearly always; else again with what it takes. */
 void buf_printf(buf_t *b, const char *format, ...)
 {
-    va_list args;
+    va_list args, again;
+    size_t room = b->failed ? 0 : b->capacity - b->bytes;
     va_start(args, format);
-    va_list again;
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = vsnprintf(room ? (char *)b->data + b->bytes : NULL, room, format, args);
     va_end(args);
-    if (n >= 0 && reserve(b, (size_t)n + 1)) {
-        vsnprintf((char *)b->data + b->bytes, (size_t)n + 1, format, again);
-        b->bytes += (size_t)n;
+    if (n >= 0 && (size_t)n >= room) {
+        room = reserve(b, (size_t)n + 1) ? (size_t)n + 1 : 0;
+        if (room) vsnprintf((char *)b->data + b->bytes, room, format, again);
     }
+    if (n >= 0 && room) b->bytes += (size_t)n;
     va_end(again);
+}
+
+void buf_add_number(buf_t *b, uint64_t n)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    do digits[--at] = (char)('0' + n % 10);
+    while (n /= 10);
+    buf_add(b, digits + at, sizeof digits - at);
 }
 
 const char *buf_text(buf_t *b)

@@ -65,8 +65,9 @@ void *buf_grow(buf_t *b, size_t bytes); /* room for `bytes` more, counted as use
 void buf_add(buf_t *b, const void *data, size_t bytes);
 void buf_add_text(buf_t *b, const char *text);
 void buf_printf(buf_t *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const char *buf_text(buf_t *b); /* NUL-terminated (the NUL is not counted); ""
-                                 * when failed */
+void buf_add_number(buf_t *b, uint64_t n); /* decimal */
+const char *buf_text(buf_t *b);            /* NUL-terminated (the NUL is not counted); ""
+                                            * when failed */
 static inline bytes_t buf_view(const buf_t *b) { return bytes_of(b->data, b->bytes); }
 
 /* snprintf for files that may not include stdio.h: formatting is no I/O. */

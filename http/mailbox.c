@@ -15,8 +15,8 @@ typedef struct {
 struct mailbox {
     pthread_mutex_t lock; /* of all below but the descriptors */
     int question_fd, reply_fd;
-    size_t taken; /* places: asked, and not taken */
-    uint64_t last_seq;
+    size_t taken;            /* places: asked, and not taken */
+    uint64_t last_seq, seen; /* events: how far they are, and how far the other side knows */
     bool listens, was_probe; /* the question that was taken last */
     ring_t probes_asked, asked, answered;
     question_t probes[MAILBOX_PLACES], questions[MAILBOX_PLACES];
@@ -66,6 +66,7 @@ void reply_fini(reply_t *r)
     r->body = NULL;
     free(r->samples);
     r->samples = NULL;
+    buf_fini(&r->events);
 }
 
 int mailbox_question_fd(const mailbox_t *m) { return m->question_fd; }
@@ -129,19 +130,36 @@ void mailbox_reply(mailbox_t *m, const reply_t *reply)
     raise_fd(m->reply_fd);
 }
 
+/* Under the lock: the other side has news that it waits for, and waits for no further ones. */
+static bool takes_notice(mailbox_t *m)
+{
+    bool is_news = m->listens && m->last_seq != m->seen;
+    m->listens &= !is_news;
+    return is_news;
+}
+
 void mailbox_note(mailbox_t *m, uint64_t last_seq)
 {
     pthread_mutex_lock(&m->lock);
-    bool is_news = m->listens && last_seq != m->last_seq;
     m->last_seq = last_seq;
+    bool is_news = takes_notice(m);
     pthread_mutex_unlock(&m->lock);
     if (is_news) raise_fd(m->reply_fd);
 }
 
-uint64_t mailbox_noted(mailbox_t *m, bool listens)
+void mailbox_listen(mailbox_t *m, uint64_t seen)
 {
     pthread_mutex_lock(&m->lock);
-    m->listens = listens;
+    m->listens = true;
+    m->seen = seen;
+    bool is_news = takes_notice(m);
+    pthread_mutex_unlock(&m->lock);
+    if (is_news) raise_fd(m->reply_fd);
+}
+
+uint64_t mailbox_noted(mailbox_t *m)
+{
+    pthread_mutex_lock(&m->lock);
     uint64_t last_seq = m->last_seq;
     pthread_mutex_unlock(&m->lock);
     return last_seq;

@@ -27,6 +27,7 @@ typedef struct mailbox mailbox_t;
 typedef struct {
     uint64_t ticket; /* never 0, and never used again */
     request_t request;
+    bool is_stream;  /* of events: the answer is text */
     uint64_t due_us; /* after which the answer is not wanted; CLOCK_NEVER */
     uint64_t after;  /* page cursors, as the last page gave them */
     char after_name[HEDDLE_NAME_MAX + 1];
@@ -35,9 +36,11 @@ typedef struct {
 typedef struct {
     uint64_t ticket;
     bool is_late;         /* the time of the question was over; there is nothing else */
-    heddle_error_t error; /* code 0: there is a body, or samples */
-    json_t *body;         /* owned; NULL: a failure, or samples */
+    heddle_error_t error; /* code 0: there is a body, samples, or events */
+    json_t *body;         /* owned; NULL: a failure, samples, or events */
     samples_t *samples;   /* of /metrics, owned; NULL */
+    buf_t events;         /* for streams, owned: as they send it */
+    uint64_t epoch;       /* of the events */
     bool more;            /* another page follows */
     uint64_t next;
     char next_name[HEDDLE_NAME_MAX + 1];
@@ -54,13 +57,14 @@ int mailbox_reply_fd(const mailbox_t *m);            /* mailbox_take resets it *
 /* One at a time, and at most one for each time that the descriptor is readable.  Those that are late go back
  * as such. */
 bool mailbox_next(mailbox_t *m, uint64_t now_us, question_t *ret_question);
-void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes body and samples */
+void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes body, samples and events */
 int mailbox_question_fd(const mailbox_t *m);
 
-/* [the loop's thread] How far events have come.  The other side wakes where it listens, and not else. */
+/* [the loop's thread] How far events have come.  The other side wakes once where it listens, and not else. */
 void mailbox_note(mailbox_t *m, uint64_t last_seq);
-/* [the HTTP thread] The same; `listens`: from now on it wakes. */
-uint64_t mailbox_noted(mailbox_t *m, bool listens);
+uint64_t mailbox_noted(mailbox_t *m); /* [the HTTP thread] The same. */
+/* [the HTTP thread] It wakes when events have come further than `seen`, which may be so already. */
+void mailbox_listen(mailbox_t *m, uint64_t seen);
 
 void reply_fini(reply_t *r);
 

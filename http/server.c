@@ -124,9 +124,6 @@ struct server {
     bool has_closed; /* a connection; see sleep_ms */
     visit_t *waiting, *streams;
     int stream_count;
-    uint64_t
-        events_ticket; /* of the answer of which `events` is the text, for all streams that asked for it */
-    buf_t events;
     bool is_ending;
     int joining;
     size_t bodies_bytes;
@@ -362,6 +359,7 @@ static bool ask(server_t *s, visit_t *v)
     if (request_is_probe(&v->question.request)) return ask_probe(s, v);
     if (is_stream(v) && shares_question(s, v)) return true;
     v->question.ticket = ++s->last_ticket;
+    v->question.is_stream = is_stream(v);
     v->question.due_us = is_stream(v) ? CLOCK_NEVER : now_us() + LOOP_US;
     return mailbox_ask(s->mailbox, &v->question);
 }
@@ -451,43 +449,16 @@ static void go_on_stream(visit_t *v)
     go_on(v);
 }
 
-/* "id: 3-17", and the event as a line of `heddle events -o json`. */
-static void add_event(buf_t *to, json_t *event)
-{
-    option_json_words(event);
-    char *text = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(10));
-    buf_printf(to, "id: %lld-%lld\ndata: ", (long long)json_integer_value(json_object_get(event, "epoch")),
-               (long long)json_integer_value(json_object_get(event, "seq")));
-    if (text) buf_add_text(to, text);
-    else to->failed = true;
-    buf_add_text(to, "\n\n");
-    free(text);
-}
-
-/* Made once for all streams that have this answer. */
-static const buf_t *events_text(server_t *s, const reply_t *reply)
-{
-    size_t i;
-    json_t *event;
-    if (s->events_ticket == reply->ticket) return &s->events;
-    s->events_ticket = reply->ticket;
-    buf_fini(&s->events);
-    json_array_foreach(json_object_get(reply->body, "events"), i, event) add_event(&s->events, event);
-    return &s->events;
-}
-
 /* An answer of the loop goes to its stream.  What was not answered is asked for again. */
-static void take_events(server_t *s, visit_t *v, const reply_t *reply)
+static void take_events(visit_t *v, const reply_t *reply)
 {
     uint64_t now = now_us();
     v->question.ticket = 0;
     v->ask_us = reply->more ? now : (now / PACE_US + 1) * PACE_US;
-    if (!reply->body) return;
-    const buf_t *events = events_text(s, reply);
-    buf_add(&v->pending, events->data, events->bytes);
-    v->pending.failed |= events->failed;
+    if (reply->error.code) return;
+    buf_add(&v->pending, reply->events.data, reply->events.bytes);
     v->question.request.after = reply->next;
-    v->question.request.epoch = (uint64_t)json_integer_value(json_object_get(reply->body, "epoch"));
+    v->question.request.epoch = reply->epoch;
     v->has_first = true;
     if (!v->pending.bytes && !v->pending.failed) return;
     v->beat_us = now + BEAT_US;
@@ -497,7 +468,7 @@ static void take_events(server_t *s, visit_t *v, const reply_t *reply)
 /* One whose memory ran out ends: its client connects again, and goes on after what it has. */
 static void feed_streams(server_t *s, uint64_t now)
 {
-    uint64_t last_seq = mailbox_noted(s->mailbox, s->streams != NULL);
+    uint64_t last_seq = mailbox_noted(s->mailbox);
     visit_t *v;
     DL_FOREACH(s->streams, v)
     {
@@ -516,16 +487,21 @@ static void feed_streams(server_t *s, uint64_t now)
     }
 }
 
-/* When feed_streams has to look again, but for news. */
+/* When feed_streams has to look again.  News wake it where a stream waits for them, and not one by one while
+ * all wait for their pace or for an answer. */
 static uint64_t streams_due(const server_t *s)
 {
-    uint64_t due = CLOCK_NEVER, last_seq = s->streams ? mailbox_noted(s->mailbox, true) : 0;
+    uint64_t due = CLOCK_NEVER, last_seq = mailbox_noted(s->mailbox);
+    bool waits_for_news = false;
     for (const visit_t *v = s->streams; v; v = v->next) {
         bool is_new = !v->has_first || last_seq >= v->question.request.after;
         if (v->state != VISIT_IDLE) continue;
         due = clock_earlier(due, v->beat_us);
-        if (is_new && !v->question.ticket) due = clock_earlier(due, v->ask_us);
+        if (v->question.ticket) continue;
+        if (is_new) due = clock_earlier(due, v->ask_us);
+        else waits_for_news = true;
     }
+    if (waits_for_news) mailbox_listen(s->mailbox, last_seq);
     return due;
 }
 
@@ -559,7 +535,7 @@ static visit_t *visit_of(const server_t *s, uint64_t ticket)
 static void take_reply(server_t *s, visit_t *v, reply_t *reply)
 {
     bool is_over = !is_stream(v);
-    if (is_stream(v)) take_events(s, v, reply);
+    if (is_stream(v)) take_events(v, reply);
     else if (reply->error.code) answer_failure(s, v, &reply->error);
     else if (reply->samples) answer_metrics(s, v, reply->samples);
     else is_over = take_page(s, v, reply);
@@ -897,7 +873,6 @@ void server_close(server_t **server)
     }
     if (s->daemon) MHD_stop_daemon(s->daemon);
     if (s->end_fd >= 0) close(s->end_fd);
-    buf_fini(&s->events);
     mailbox_destroy(&s->mailbox);
     explicit_bzero(s->token, sizeof s->token);
     free(s);

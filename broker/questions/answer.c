@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/answer_brokers.h"
+#include "broker/questions/answer_events.h"
 #include "broker/questions/answer_keys.h"
 #include "broker/questions/answer_versions.h"
 #include "broker/questions/answer_workers.h"
@@ -193,82 +194,6 @@ static int answer_status(const answer_view_t *b, const msg_query_t *q, answer_pa
                            json_pack("{s:o, s:o, s:o, s:o, s:o}", "broker", broker, "warnings",
                                      warnings_json(b), "reasons", status_reasons_json(b), "count", count,
                                      "adapters", adapters_list(b, q, page)));
-    return page->body ? HEDDLE_OK : cell_no_memory(error);
-}
-
-/* ---- events ---------------------------------------------------------------------------------- */
-
-static json_t *event_json(const event_row_t *e, uint64_t epoch)
-{
-    json_t *data = json_object(); /* has only what this type of event has */
-    bool ok = data;
-    if (ok && e->decision) ok = json_object_set_new(data, "decision", cell_count(e->decision)) == 0;
-    if (ok && e->token) ok = json_object_set_new(data, "token", cell_count(e->token)) == 0;
-    bool is_source =
-        e->type == EVENT_SOURCE_LOST || e->type == EVENT_SOURCE_BAD || e->type == EVENT_SOURCE_SLOW;
-    const char *key = is_source ? "source" : "by";
-    if (ok && e->other[0]) ok = json_object_set_new(data, key, cell_text(e->other)) == 0;
-    if (ok && e->bytes >= 0) ok = json_object_set_new(data, "bytes", cell_count((uint64_t)e->bytes)) == 0;
-    if (ok && e->duration_ms >= 0)
-        ok = json_object_set_new(data, "duration_ms", cell_count((uint64_t)e->duration_ms)) == 0;
-    if (!ok) {
-        json_decref(data);
-        return NULL;
-    }
-    return cell_body("event", true,
-                     json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "seq",
-                               cell_count(e->seq), "epoch", cell_count(epoch), "at", cell_time(e->at_ms),
-                               "type", events_name(e->type), "adapter", cell_text(e->adapter), "version",
-                               cell_number(e->version), "worker", cell_text(e->worker), "code",
-                               cell_code(e->code), "message", cell_text(e->message), "data", data));
-}
-
-static int answer_events(const answer_view_t *b, const msg_query_t *q, answer_page_t *page,
-                         heddle_error_t *error)
-{
-    const events_t *ev = b->events;
-    events_filter_t filter = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
-    bool has_gap = false;
-    uint64_t seq = events_begin(ev, &filter, &has_gap);
-    rows_t rows;
-    rows_init(&rows, q->limit, ANSWER_PAGE_EVENTS);
-    if (has_gap) {
-        /* Stands for the events that are gone.  It has the number before the first event that is kept, and
-         * the time of that, so that numbers and times still rise; and a code, since what is gone may have
-         * been a failure: a reader that looks for codes sees it. */
-        const event_row_t *next = events_at(ev, seq);
-        event_row_t gap = {.seq = seq - 1,
-                           .at_ms = next ? next->at_ms : b->now.wall_ms,
-                           .type = EVENT_GAP,
-                           .bytes = -1,
-                           .duration_ms = -1};
-        if (q->epoch && q->epoch != ev->epoch)
-            events_message(&gap, HEDDLE_ERR_GONE,
-                           "the broker was started again: what epoch %llu had after %llu is gone",
-                           (unsigned long long)q->epoch, (unsigned long long)q->after);
-        else if (q->after > ev->last_seq)
-            events_message(&gap, HEDDLE_ERR_GONE,
-                           "event %llu has not been yet: what came before it was of another registry",
-                           (unsigned long long)q->after);
-        else
-            events_message(&gap, HEDDLE_ERR_GONE, "events %llu to %llu are no longer kept",
-                           (unsigned long long)q->after, (unsigned long long)(seq - 1));
-        rows_add(&rows, event_json(&gap, ev->epoch));
-    }
-    for (; seq <= ev->last_seq; seq++) {
-        const event_row_t *e = events_at(ev, seq);
-        if (e && events_match(e, &filter) && !rows_add(&rows, event_json(e, ev->epoch))) break;
-    }
-    page->more = rows.full;
-    page->next = seq;
-    /* The oldest event that is kept, whatever was asked for: a reader that asks by time sees the gap. */
-    const event_row_t *first = events_at(ev, events_first(ev));
-    page->body =
-        cell_body("events", true,
-                  json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
-                            cell_count(events_first(ev)), "first_at", cell_time(first ? first->at_ms : 0),
-                            "last_seq", cell_count(ev->last_seq), "next", cell_count(seq), "epoch",
-                            cell_count(ev->epoch), "more", (int)page->more));
     return page->body ? HEDDLE_OK : cell_no_memory(error);
 }
 

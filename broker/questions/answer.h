@@ -5,10 +5,10 @@
  * every body, null where unknown; lists are sorted.  Nothing blocks but the read of an ended version's
  * config.
  *
- *   answer.c           which page; status, adapters, events   answer_workers.h  workers
+ *   answer.c           which page; status, adapters           answer_workers.h  workers
  *   answer_versions.h  versions, a version                    answer_pending.h  wait, activate, verify
  *   answer_keys.h      keys, a forgotten adapter              status_reasons.h  of status: what is not well
- *   answer_brokers.h   brokers
+ *   answer_brokers.h   brokers                                answer_events.h   events
  *   timing.h           of a version: where its time went      cell.h            what answers are made of
  *   why.h              why a worker is not there, or how it gets on
  *

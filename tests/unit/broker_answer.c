@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bodies of answers: every field of the contract is there, of its type, in every body; lists sorted; pages whole.
  * A broker is driven with real messages, without sockets or time. */
+#include "broker/questions/answer_events.h"
 #include "broker/questions/answer_pending.h"
 #include "broker/questions/query.h"
 
@@ -1401,6 +1402,33 @@ Test(answer, ten_thousand_versions)
     cr_assert_eq(last, PUBLISHED);
     cr_assert_leq(rows, LIMIT_HISTORY + 4); /* the active one, a kept one, one staging, one that waits */
     cr_assert_geq(rows, LIMIT_HISTORY);
+}
+
+/* A stream has this text as it is. */
+Test(answer, an_event_is_one_line_of_json)
+{
+    buf_t text = {0};
+    event_row_t e = {.seq = 12,
+                     .at_ms = 1,
+                     .type = EVENT_SOURCE_LOST,
+                     .version = UINT64_MAX,
+                     .bytes = -1,
+                     .duration_ms = 0};
+    memcpy(e.adapter, "policy", 7);
+    memcpy(e.other, "w1", 3);
+    memcpy(e.message, "\"a\"\\\n\x01 \xc3\xa4", 10);
+    event_text(&text, &e, 7);
+    cr_expect_str_eq(
+        buf_text(&text),
+        "{\"schema\":\"heddle/1\",\"kind\":\"event\",\"ok\":true,\"seq\":12,\"epoch\":7,"
+        "\"at\":\"1970-01-01T00:00:00.001Z\",\"type\":\"source.lost\",\"adapter\":\"policy\","
+        "\"version\":9007199254740991,\"worker\":null,\"code\":null,"
+        "\"message\":\"\\\"a\\\"\\\\\\n\\u0001 \xc3\xa4\",\"data\":{\"source\":\"w1\",\"duration_ms\":0}}");
+    buf_clear(&text);
+    event_text(&text,
+               &(event_row_t){.type = EVENT_GAP, .bytes = -1, .duration_ms = -1, .message = "cut \xc3"}, 1);
+    cr_expect(strstr(buf_text(&text), "\"message\":\"cut ?\",\"data\":{}}"), "%s", buf_text(&text));
+    buf_fini(&text);
 }
 
 Test(answer, events_from_a_cursor)

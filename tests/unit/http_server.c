@@ -66,22 +66,19 @@ int clock_gettime(clockid_t clock, struct timespec *ret_now)
 /* ---- the loop ---- */
 
 /* The first page has the event, if there is one; the others have nothing. */
-static json_t *events_page(rig_t *r, uint64_t *ret_next)
+static void add_events(rig_t *r, reply_t *reply)
 {
-    json_t *events = json_array();
     bool is_first = atomic_fetch_add(&r->events_asked, 1) == 0;
-    *ret_next = is_first || !r->words ? 1 : NEWS_END;
-    if (is_first && r->words)
-        json_array_append_new(events, json_pack("{s:i, s:i, s:s}", "epoch", 1, "seq", 0, "words", r->words));
-    return json_pack("{s:o, s:i}", "events", events, "epoch", 1);
+    reply->epoch = 1;
+    reply->next = is_first || !r->words ? 1 : NEWS_END;
+    if (is_first && r->words) buf_printf(&reply->events, "id: 1-0\ndata: {\"words\":\"%s\"}\n\n", r->words);
 }
 
 static void answer(rig_t *r, const question_t *q)
 {
     reply_t reply = {.ticket = q->ticket, .more = r->more};
-    bool is_events = q->request.op && !strcmp(q->request.op, "events");
     if (request_is_probe(&q->request)) reply.more = false, reply.body = json_pack("{s:b}", "ok", 1);
-    else if (is_events) reply.body = events_page(r, &reply.next);
+    else if (q->is_stream) add_events(r, &reply);
     else if (r->large) reply.body = json_deep_copy(r->large); /* one of two threads counts its readers */
     else reply.body = json_pack("{s:[i]}", "workers", 1);
     mailbox_reply(server_mailbox(r->server), &reply);
