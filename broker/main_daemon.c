@@ -48,6 +48,7 @@ struct daemon {
     char *endpoint;            /* as bound */
     const daemon_opts_t *opts; /* within daemon_open */
     standby_t standby;         /* before it leads */
+    uint64_t anew_count;       /* of it: etcd_standing_t */
     /* the broker that led last before it; "": not known */
     char former[STANDBY_ADDRESS_BYTES];
     buf_t answer;            /* a standby's */
@@ -487,6 +488,9 @@ static void on_follow(void *self, const etcd_standing_t *now)
 {
     daemon_t *d = self;
     note_full(d, now->is_full);
+    if (now->anew_count != d->anew_count)
+        log_emit(LOG_WARN, "broker.reads_again", "reads all rows of the registry again: %s", now->why_anew);
+    d->anew_count = now->anew_count;
     if (now->is_following != d->standby.is_following)
         log_emit(now->is_following ? LOG_INFO : LOG_WARN, "broker.following", "%s",
                  now->is_following  ? "follows the registry, and could take over"

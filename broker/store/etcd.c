@@ -219,14 +219,17 @@ static void say_standby(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
     etcd_standing_t now = {.is_following = etcd_leader_is_following(&e->leader),
                            .is_answered = etcd_leader_is_answered(&e->leader),
                            .is_full = e->leader.is_full,
-                           .behind = etcd_leader_behind(&e->leader)};
+                           .behind = etcd_leader_behind(&e->leader),
+                           .anew_count = e->leader.follow.anew_count,
+                           .why_anew = e->leader.follow.why_anew};
     if (strcmp(said->leader, e->leader.other)) {
         text_printf(said->leader, sizeof said->leader, "%s", e->leader.other);
         if (opts->on_standby) opts->on_standby(opts->self, said->leader);
     }
     if (e->leader.state != ETCD_STANDBY) return;
     if (now.is_following == said->standing.is_following && now.behind == said->standing.behind &&
-        now.is_answered == said->standing.is_answered && now.is_full == said->standing.is_full)
+        now.is_answered == said->standing.is_answered && now.is_full == said->standing.is_full &&
+        now.anew_count == said->standing.anew_count)
         return;
     said->standing = now;
     if (opts->on_follow) opts->on_follow(opts->self, &now);

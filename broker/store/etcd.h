@@ -17,10 +17,12 @@ typedef struct etcd etcd_t;
 
 /* Of a broker that stands by. */
 typedef struct {
-    bool is_following; /* it has all rows, but for the latest */
-    bool is_answered;  /* as etcd_is_answered */
-    bool is_full;      /* none leads, and etcd has no room for the key of a leader */
-    uint64_t behind;   /* revisions of etcd that it has not followed yet */
+    bool is_following;    /* it has all rows, but for the latest */
+    bool is_answered;     /* as etcd_is_answered */
+    bool is_full;         /* none leads, and etcd has no room for the key of a leader */
+    uint64_t behind;      /* revisions of etcd that it has not followed yet */
+    uint64_t anew_count;  /* so often it had to read all rows again */
+    const char *why_anew; /* the last time; static */
 } etcd_standing_t;
 
 /* Of what etcd_open, etcd_write and the calls after it wait for. */

@@ -7,16 +7,22 @@ void etcd_follow_init(etcd_follow_t *f) { *f = (etcd_follow_t){.page_rows = ETCD
 
 void etcd_follow_fini(etcd_follow_t *f)
 {
-    uint64_t page_rows = f->page_rows;
     rows_destroy(&f->rows);
     buf_fini(&f->after);
-    *f = (etcd_follow_t){.page_rows = page_rows};
+    *f = (etcd_follow_t){.page_rows = f->page_rows, .anew_count = f->anew_count, .why_anew = f->why_anew};
 }
 
-static bool begin_anew(etcd_follow_t *f)
+static bool begin_anew(etcd_follow_t *f, const char *why)
 {
     etcd_follow_fini(f);
+    f->anew_count++;
+    f->why_anew = why;
     return false;
+}
+
+void etcd_follow_forget(etcd_follow_t *f)
+{
+    (void)begin_anew(f, "etcd does not have what was followed, as after a snapshot was restored");
 }
 
 bool etcd_follow_request(const etcd_follow_t *f, const char *prefix, buf_t *out)
@@ -102,12 +108,13 @@ static bool take_events(etcd_follow_t *f, const char *prefix, const etcd_answer_
 bool etcd_follow_answer(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
 {
     bool is_good = f->state == ETCD_FOLLOWING ? take_events(f, prefix, a) : take_page(f, prefix, a);
-    return is_good || begin_anew(f);
+    return is_good || begin_anew(f, "what came next was compacted, or a part of it was missing");
 }
 
-bool etcd_follow_has(const etcd_follow_t *f, uint64_t last_revision)
+bool etcd_follow_has(const etcd_follow_t *f, uint64_t last_revision, const char *marker)
 {
-    return f->state == ETCD_FOLLOWING && last_revision && f->last_revision == last_revision;
+    return f->state == ETCD_FOLLOWING && last_revision && f->last_revision == last_revision &&
+           !strcmp(f->marker, marker);
 }
 
 store_rows_t *etcd_follow_take(etcd_follow_t *f)

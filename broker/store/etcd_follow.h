@@ -9,12 +9,14 @@
  *   FOLLOWING  events                                     -> FOLLOWING   nothing: the watch goes on
  *              the watch ended                            -> FOLLOWING   a watch from the next revision on
  *   any        compacted; a transaction is missing;       -> UNREAD
- *              a row that is none of ours; no memory
+ *              a row that is none of ours; no memory;
+ *              etcd_follow_forget
  *
  * Each transaction of a leader writes the marker of its run and its number to `last` (etcd_leader.h).  So a
  * transaction that is missing is noticed, and rows are those of the registry exactly where `last` has not
  * been written since what was followed: etcd_follow_has.  That is a reason to try.  What makes it certain is
- * the comparison in the transaction that takes the lead.
+ * the comparison in the transaction that takes the lead.  Revisions alone do not say it: an etcd whose
+ * snapshot was restored gives them a second time, to other transactions.
  *
  * `meta` and `import` are not followed, as they decide whether there may be a next epoch, and which: they are
  * read with the leader's key.  Nor are the rows of brokers, which are no part of the registry.  One thread;
@@ -43,10 +45,14 @@ typedef struct {
     uint64_t page_rows;
     char marker[ETCD_MARKER_BYTES]; /* the value of `last` then */
     buf_t after;                    /* the last key of the page before */
+    uint64_t anew_count;            /* so often it was UNREAD again, but for etcd_follow_fini */
+    const char *why_anew;           /* the last time; static */
 } etcd_follow_t;
 
 void etcd_follow_init(etcd_follow_t *f);
 void etcd_follow_fini(etcd_follow_t *f); /* and it may begin anew */
+/* UNREAD again: etcd does not have what was followed. */
+void etcd_follow_forget(etcd_follow_t *f);
 
 /* Writes the request that it needs next.  True: of a watch; false: of a range. */
 bool etcd_follow_request(const etcd_follow_t *f, const char *prefix, buf_t *out);
@@ -54,8 +60,8 @@ bool etcd_follow_request(const etcd_follow_t *f, const char *prefix, buf_t *out)
 bool etcd_follow_answer(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a);
 /* One of the keys beside the registry's rows: leader, last, import, and those of brokers. */
 bool etcd_follow_is_beside(bytes_t key);
-/* Whether the rows are the registry's, when `last` was written in that revision. */
-bool etcd_follow_has(const etcd_follow_t *f, uint64_t last_revision);
+/* Whether the rows are the registry's, when `last` has this value since that revision. */
+bool etcd_follow_has(const etcd_follow_t *f, uint64_t last_revision, const char *marker);
 /* The rows are the caller's from here on, rows_end_read is not done, and it may begin anew. */
 store_rows_t *etcd_follow_take(etcd_follow_t *f);
 

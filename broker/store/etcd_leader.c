@@ -135,7 +135,7 @@ static void take_leadership(etcd_leader_t *l, uint64_t now_us)
     etcd_txn_begin(&t, want(l, ETCD_WORK, ETCD_TXN, now_us), l->opts.prefix);
     etcd_txn_compare_created(&t, LEADER, 0);
     etcd_txn_compare_changed(&t, META, l->meta_revision);
-    l->took_revision = etcd_follow_has(&l->follow, l->last_revision) ? l->last_revision : 0;
+    l->took_revision = etcd_follow_has(&l->follow, l->last_revision, l->last_marker) ? l->last_revision : 0;
     if (l->took_revision) etcd_txn_compare_changed(&t, LAST, l->took_revision);
     etcd_txn_compare_changed(&t, IMPORT, l->import_revision);
     leader_value(l, text);
@@ -337,10 +337,23 @@ uint64_t etcd_leader_behind(const etcd_leader_t *l)
 /* Whether what is missing may come yet, by a watch that is there. */
 static bool is_catching_up(etcd_leader_t *l, uint64_t now_us)
 {
-    bool is_behind = l->follow.state == ETCD_FOLLOWING && !etcd_follow_has(&l->follow, l->last_revision);
+    bool is_behind =
+        l->follow.state == ETCD_FOLLOWING && !etcd_follow_has(&l->follow, l->last_revision, l->last_marker);
     if (!is_behind) l->behind_us = 0;
     else if (!l->behind_us) l->behind_us = now_us;
     return is_behind && now_us - l->behind_us < ETCD_CATCH_UP_MS * 1000ull;
+}
+
+/* A watch does not say it: it would begin behind the last revision of that etcd, and wait.  `last` was asked
+ * for after what the watch had said by then, so it cannot be older. */
+static void follow_anew_if_restored(etcd_leader_t *l, uint64_t now_us)
+{
+    const etcd_follow_t *f = &l->follow;
+    bool is_older = l->last_revision < l->asked_revision;
+    bool is_another = l->last_revision == f->last_revision && strcmp(l->last_marker, f->marker) != 0;
+    if (f->state != ETCD_FOLLOWING || (!is_older && !is_another)) return;
+    etcd_follow_forget(&l->follow);
+    follow(l, now_us);
 }
 
 /* The leader's key is gone: whether it is time to take the lead is looked up now.  A look that is under way
@@ -714,6 +727,9 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     if (meta) l->is_alone = false;
     l->meta_revision = meta ? meta->mod_revision : 0;
     l->last_revision = last ? last->mod_revision : 0;
+    text_printf(l->last_marker, sizeof l->last_marker, "%.*s", last ? (int)last->value.bytes : 0,
+                last ? (const char *)last->value.data : "");
+    follow_anew_if_restored(l, now_us);
     bool may_come = is_catching_up(l, now_us), was_gone = l->is_gone;
     l->is_gone = false;
     if (!leader) l->other[0] = 0;
@@ -747,8 +763,10 @@ static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     l->is_full = false;
     if (l->opts.own) take_brokers(l, a, now_us);
     /* TAKE wrote `last`, too, and that may have been followed by now. */
-    bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision) ||
-                                         etcd_follow_has(&l->follow, a->revision));
+    char own[MARKER_BYTES];
+    marker(l, 0, own);
+    bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision, l->last_marker) ||
+                                         etcd_follow_has(&l->follow, a->revision, own));
     if (!has_rows || !lead_at_once(l, now_us)) start_reading(l, now_us);
 }
 
@@ -961,6 +979,7 @@ bool etcd_leader_next(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us, etcd_
     }
     s->is_sent = true;
     s->sent_us = now_us;
+    if (lane == ETCD_WORK) l->asked_revision = l->follow.last_revision;
     *ret_request = (etcd_request_t){.call = s->call,
                                     .endpoint = l->endpoint,
                                     .timeout_ms = time_for(l, lane),

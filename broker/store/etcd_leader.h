@@ -155,13 +155,15 @@ typedef struct {
     bool was_answered; /* by any endpoint, since the start */
     uint64_t began_us;
     uint64_t lease, ttl_s;
-    uint64_t lease_us;         /* it cannot have ended by then */
-    uint64_t created_revision; /* of our leader's key */
-    uint64_t meta_revision;    /* as it was read; as are the next two */
-    uint64_t last_revision;    /* in which `last` was written; 0: never */
-    uint64_t import_revision;  /* of an import that was not finished; 0: none */
-    uint64_t took_revision;    /* of `last`, as TAKE compared it; 0: it did not, or all rows were read */
-    uint64_t behind_us;        /* since when rows are missing; 0: none are */
+    uint64_t lease_us;                   /* it cannot have ended by then */
+    uint64_t created_revision;           /* of our leader's key */
+    uint64_t meta_revision;              /* as it was read; as are the next two */
+    uint64_t last_revision;              /* in which `last` was written; 0: never */
+    char last_marker[ETCD_MARKER_BYTES]; /* its value then */
+    uint64_t asked_revision;             /* of `last`, as it was followed when it was asked for */
+    uint64_t import_revision;            /* of an import that was not finished; 0: none */
+    uint64_t took_revision; /* of `last`, as TAKE compared it; 0: it did not, or all rows were read */
+    uint64_t behind_us;     /* since when rows are missing; 0: none are */
     bool is_last_of_import;
     int checked;      /* CHECKING: so many names are cut off the prefix that is asked about */
     bool is_alone;    /* there is no registry, and CHECKING has found nothing */

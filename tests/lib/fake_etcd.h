@@ -97,6 +97,40 @@ static inline void fake_drop(fake_etcd_t *f, int i)
     memmove(&f->keys[i], &f->keys[i + 1], sizeof *f->keys * (size_t)(--f->count - i));
 }
 
+/* The keys of an etcd as they were at a revision. */
+typedef struct {
+    fake_key_t keys[FAKE_KEYS];
+    int count;
+    uint64_t revision;
+} fake_keys_t;
+
+static inline void fake_etcd_save(const fake_etcd_t *f, fake_keys_t *to)
+{
+    to->count = f->count;
+    to->revision = f->revision;
+    for (int i = 0; i < f->count; i++) {
+        to->keys[i] = f->keys[i];
+        to->keys[i].key = strdup(f->keys[i].key);
+        to->keys[i].value = strdup(f->keys[i].value);
+    }
+}
+
+/* Watches that are there say nothing of it, and none reaches back before it. */
+static inline void fake_etcd_restore(fake_etcd_t *f, const fake_keys_t *from)
+{
+    for (; f->event_count; f->event_count--) {
+        free(f->events[f->event_count - 1].key);
+        free(f->events[f->event_count - 1].value);
+    }
+    for (; f->count; f->count--) {
+        free(f->keys[f->count - 1].key);
+        free(f->keys[f->count - 1].value);
+    }
+    memcpy(f->keys, from->keys, sizeof f->keys);
+    f->count = from->count;
+    f->revision = f->compacted = from->revision;
+}
+
 static inline uint64_t fake_number(const json_t *o, const char *name)
 {
     const char *text = json_string_value(json_object_get(o, name));

@@ -70,12 +70,13 @@ Test(etcd_follow, pages_are_of_one_revision_and_the_watch_begins_behind_it)
     cr_assert(answer_one((etcd_answer_t){.revision = 9, .has_more = true}, floor_of(5)));
     has_asked(false, "\"revision\":\"9\"}");
     cr_assert_eq(T.state, ETCD_FOLLOW_READING);
-    cr_assert(!etcd_follow_has(&T, 7));
+    cr_assert(!etcd_follow_has(&T, 7, "run.4"));
     cr_assert(answer_one((etcd_answer_t){.revision = 12}, last_of("run.4", 7)));
     has_asked(true, "\"start_revision\":\"10\"}}");
-    cr_assert(etcd_follow_has(&T, 7));
-    cr_assert(!etcd_follow_has(&T, 0));
-    cr_assert(!etcd_follow_has(&T, 8));
+    cr_assert(etcd_follow_has(&T, 7, "run.4"));
+    cr_assert(!etcd_follow_has(&T, 0, "run.4"));
+    cr_assert(!etcd_follow_has(&T, 8, "run.4"));
+    cr_assert(!etcd_follow_has(&T, 7, "other.4"), "as after a snapshot was restored");
 }
 
 Test(etcd_follow, keys_that_are_no_rows_are_passed_over)
@@ -84,7 +85,7 @@ Test(etcd_follow, keys_that_are_no_rows_are_passed_over)
     etcd_kv_t kvs[] = {kv_of(PREFIX "/import", text_of("x"), 10), kv_of(PREFIX "/meta", text_of("x"), 10),
                        kv_of(PREFIX "/b/run7", text_of("x"), 10), last_of("run.5", 10)};
     cr_assert(answer((etcd_answer_t){0}, kvs, 4));
-    cr_assert(etcd_follow_has(&T, 10));
+    cr_assert(etcd_follow_has(&T, 10, "run.5"));
 }
 
 Test(etcd_follow, a_row_that_is_deleted_is_gone)
@@ -96,7 +97,7 @@ Test(etcd_follow, a_row_that_is_deleted_is_gone)
     kvs[0].is_gone = true;
     cr_assert(answer((etcd_answer_t){0}, kvs, 2));
     cr_assert_eq(rows_bytes(T.rows), 0);
-    cr_assert(etcd_follow_has(&T, 10));
+    cr_assert(etcd_follow_has(&T, 10, "run.5"));
     has_asked(true, "\"start_revision\":\"11\"}}");
     store_rows_t *rows = etcd_follow_take(&T);
     cr_assert_not_null(rows);
@@ -125,7 +126,7 @@ Test(etcd_follow, the_first_transaction_of_all_comes_behind_none)
 {
     cr_assert(answer_one((etcd_answer_t){.revision = 9}, floor_of(5)));
     cr_assert(answer_one((etcd_answer_t){0}, last_of("run.0", 10)));
-    cr_assert(etcd_follow_has(&T, 10));
+    cr_assert(etcd_follow_has(&T, 10, "run.0"));
 }
 
 Test(etcd_follow, what_ends_it)

@@ -509,6 +509,55 @@ Test(etcd_leader, a_standby_that_missed_something_reads_again)
     }
 }
 
+/* It has followed to `followed` in the registry whose snapshot, with the floor 3, is restored then: the leader
+ * of before is gone, and the watch says nothing. */
+static void follows_and_is_restored(uint64_t followed)
+{
+    fake_keys_t snapshot;
+    open_run(0);
+    open_run(1);
+    leads(0);
+    record_floor(0, 3);
+    fake_etcd_save(&T.etcd, &snapshot);
+    for (uint64_t version = 4; version <= followed; version++) record_floor(0, version);
+    turn(1);
+    cr_assert(etcd_leader_is_following(&T.runs[1]));
+    fake_etcd_restore(&T.etcd, &snapshot);
+    kill_run(0);
+}
+
+Test(etcd_leader, a_standby_follows_a_registry_that_was_restored_from_its_beginning)
+{
+    follows_and_is_restored(6);
+    pass(ETCD_POLL_MS);
+    turn(1);
+    cr_assert_eq(T.runs[1].follow.anew_count, 1);
+    cr_assert(etcd_leader_is_following(&T.runs[1]));
+    pass(TTL_S * 1000);
+    leads_without_a_read();
+    cr_assert_eq(floor_of(1), 3);
+}
+
+/* Meanwhile another broker has led, and has written as often as the one before: the revisions are the same. */
+Test(etcd_leader, rows_of_before_a_restore_are_not_led_with_at_the_same_revision)
+{
+    follows_and_is_restored(9);
+    uint64_t followed = T.runs[1].follow.last_revision;
+    pass(TTL_S * 1000 + 1000);
+    open_run(2);
+    leads(2);
+    for (uint64_t version = 20; T.etcd.revision < followed; version++) record_floor(2, version);
+    uint64_t floor = floor_of(2);
+    cr_assert_eq(T.etcd.revision, followed);
+    turn(1);
+    etcd_leader_end(&T.runs[2], T.now_us);
+    turn(2);
+    pass(ETCD_POLL_MS);
+    leads(1);
+    cr_assert_eq(floor_of(1), floor);
+    cr_assert_eq(T.runs[1].follow.anew_count, 1);
+}
+
 /* A node that does not answer any more, and a connection that says nothing. */
 Test(etcd_leader, a_watch_that_says_nothing_is_begun_again_where_it_was)
 {
