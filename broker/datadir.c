@@ -170,6 +170,34 @@ int datadir_mark_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, he
     return mark(dir, (words_t){.is_open = is_open, .is_unparted = true, .epoch = epoch}, error);
 }
 
+static const char MOVED[] = "moved";
+
+int datadir_mark_moved(const datadir_t *dir, heddle_error_t *error)
+{
+    int fd = openat(dir->fd, MOVED, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int number = fd < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    return number ? datadir_refuse(dir->path, "make its file \"moved\"", number, error)
+                  : datadir_sync(dir, error);
+}
+
+int datadir_check_moved(const datadir_t *dir, heddle_error_t *error)
+{
+    struct stat st;
+    bool is_moved = fstatat(dir->fd, MOVED, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!is_moved && errno == ENOENT) return HEDDLE_OK;
+    if (!is_moved) return datadir_refuse(dir->path, "look for its file \"moved\"", errno, error);
+    int rc =
+        error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: its registry was moved to another store", dir->path);
+    error_contrast(error, "the registry that the cluster goes on with",
+                   "the mark of heddle registry export --move");
+    error_hint(error,
+               "start the broker with the store that it was imported into; to go on with this registry, see "
+               "that no broker has the other one, and remove %.200s/moved",
+               dir->path);
+    return rc;
+}
+
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)
 {
     datadir_t dir = {.fd = -1, .lock_fd = -1};

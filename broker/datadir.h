@@ -9,6 +9,7 @@
  *   closed: so is this one, from when they are in order until the next owner begins: there is nothing in the
  *   log then
  *   unparted: so is this one, of an owner that ended with files that are no pair and could not part them
+ *   moved: while DIR/moved is there, no broker starts with it
  *
  * One thread.  Blocks on the disk.  Nothing in the directory is ever deleted here. */
 #ifndef BROKER_DATADIR_H
@@ -37,6 +38,10 @@ int datadir_mark_begun(datadir_t *dir, heddle_error_t *error);
 int datadir_mark_closed(const datadir_t *dir, heddle_error_t *error);
 /* Beside what was said before: the next owner has to refuse the files (store_files.h). */
 int datadir_mark_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error);
+/* The data go on elsewhere from here on.  On disk when it returns OK.  DATA_DIR · NO_SPACE. */
+int datadir_mark_moved(const datadir_t *dir, heddle_error_t *error);
+/* DATA_DIR: it has that mark, or it cannot be seen. */
+int datadir_check_moved(const datadir_t *dir, heddle_error_t *error);
 /* Lets go of the lock.  Zeroed ones are allowed. */
 void datadir_close(datadir_t *dir);
 /* Makes new entries of the directory survive a crash. */

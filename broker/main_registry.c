@@ -30,6 +30,7 @@ typedef struct {
     const char *data, *store;
     main_store_access_t access;
     uint32_t timeout_ms;
+    bool moves;
     int output;
     const char *words[2]; /* the action, its file */
 } args_t;
@@ -47,6 +48,8 @@ static const option_t OPTIONS[] = {
      "the registry of the brokers with this --store: etcd://HOST:PORT[,HOST:PORT...]/PREFIX, or etcds://",
      AT(store)},
     MAIN_STORE_OPTIONS(AT(access)),
+    {"move", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "export: then mark the registry as moved, so that no broker starts with it", AT(moves)},
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "give up when the etcd has not answered for so long",
      AT(timeout_ms)},
     {0}};
@@ -67,7 +70,7 @@ static const option_set_t SET = {
     "data:\n"
     "the directory has no registry yet, or the prefix in the etcd is empty.\n"
     "While an etcd does not answer, the command waits, and says so after 5 s.\n"
-    "Both registries are of the same cluster: start the brokers of one of them only.",
+    "Both registries are of the same cluster: start the brokers of one of them only.  --move sees to that.",
     OPTIONS,
     COMMON,
     ARGS,
@@ -78,7 +81,7 @@ static const option_set_t SET = {
     "whole\n"
     "export, the store has data, or this machine: the directory, no room, data of a newer release.\n\n"
     "Examples:\n"
-    "  heddle registry export move.heddle\n"
+    "  heddle registry export move.heddle --move\n"
     "  heddle registry import move.heddle --store etcd://e0:2379,e1:2379,e2:2379/heddle/prod"};
 
 /* ---- the file ---- */
@@ -254,6 +257,15 @@ static int check_data(const char *dir, heddle_error_t *error)
     return rc;
 }
 
+/* Beside what the failure itself says. */
+static void say_unmarked(const char *path, heddle_error_t *error)
+{
+    char text[sizeof error->message + 384];
+    text_printf(text, sizeof text, "%.300s is whole, but the registry is not marked as moved: %s", path,
+                error->message);
+    error_text(error->message, sizeof error->message, text);
+}
+
 static int export_file(const args_t *args, etcd_opts_t *etcd, facts_t *facts, heddle_error_t *error)
 {
     const char *path = args->words[1];
@@ -269,10 +281,14 @@ static int export_file(const args_t *args, etcd_opts_t *etcd, facts_t *facts, he
     rc = main_store_open(&s, args->data, args->store ? etcd : NULL, error);
     if (!rc) rc = read_rows(&s, &rows, error);
     if (!rc) snprintf(facts->place, sizeof facts->place, "%s", main_store_place(&s));
-    main_store_close(&s);
     if (!rc) rc = rows_file_put(rows, LIMIT_EXPORT_BYTES, &bytes, &file, error);
     if (!rc) rc = write_file(path, buf_view(&bytes), error);
     buf_fini(&bytes);
+    if (!rc && args->moves) {
+        rc = main_store_mark_moved(&s, error);
+        if (rc) say_unmarked(path, error);
+    }
+    main_store_close(&s);
     if (!rc) note_facts(rows, &file, facts);
     rows_destroy(&rows);
     return rc;
@@ -341,7 +357,10 @@ static int act(args_t *args, int action, facts_t *facts, heddle_error_t *error)
                         .self = &watch,
                         .patience_ms = args->timeout_ms};
     int rc = args->store ? main_store_check(args->store, &args->access, error) : HEDDLE_OK;
-    if (!rc && args->store && args->data) {
+    if (!rc && args->moves && ACTIONS[action].run != export_file) {
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "--move is for an export");
+        error_hint(error, "the registry that was exported is the one that no broker is to start with");
+    } else if (!rc && args->store && args->data) {
         rc = error_fail(error, HEDDLE_ERR_USAGE, "--data and --store name two registries");
         error_hint(error, "name the one that is meant");
     } else if (!rc && !args->store) {

@@ -106,6 +106,16 @@ void main_store_close(main_store_t *s)
     etcd_close(&s->etcd);
 }
 
+int main_store_mark_moved(main_store_t *s, heddle_error_t *error)
+{
+    return s->etcd ? etcd_mark_moved(s->etcd, error) : store_mark_moved(s->sqlite, error);
+}
+
+int main_store_check_moved(const main_store_t *s, heddle_error_t *error)
+{
+    return s->etcd ? HEDDLE_OK : store_check_moved(s->sqlite, error);
+}
+
 int main_store_load(main_store_t *s, int (*each)(void *self, const record_t *record), void *self,
                     heddle_error_t *error)
 {

@@ -8,6 +8,7 @@
 #define LAST ETCD_KEY_LAST
 #define META ETCD_KEY_META
 #define IMPORT ETCD_KEY_IMPORT
+#define MOVED "moved" /* the value of IMPORT in a registry that was moved */
 #define MARKER_BYTES ETCD_MARKER_BYTES
 #define HURRY_US 20000ull  /* none leads, and some rows are missing */
 #define PAUSE_US 200000ull /* when no endpoint answered */
@@ -199,12 +200,25 @@ static void refuse_import(etcd_leader_t *l)
            "choose another prefix; this one was left as it was");
 }
 
+static void refuse_moved(etcd_leader_t *l)
+{
+    refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "its registry was moved to another store", "");
+    error_contrast(&l->why, "the registry that the cluster goes on with",
+                   "the mark of heddle registry export --move");
+    error_hint(&l->why,
+               "start the broker with the store that it was imported into; to go on with this registry, see "
+               "that no broker has the other one, and delete the key %.100s/" IMPORT,
+               l->opts.prefix);
+}
+
 /* What it finds may be there, of a prefix with or without a registry, or with an import that was not
  * finished. */
 static bool fits_purpose(etcd_leader_t *l, bool has_meta)
 {
     const char *prefix = l->opts.prefix;
-    if (l->import_revision && l->opts.purpose != ETCD_IMPORT)
+    if (l->is_moved && l->opts.purpose == ETCD_SERVE) refuse_moved(l);
+    else if (l->is_moved && l->opts.purpose == ETCD_IMPORT) refuse_import(l);
+    else if (l->import_revision && !l->is_moved && l->opts.purpose != ETCD_IMPORT)
         refuse(l, HEDDLE_ERR_DATA_DIR, prefix, "an import into the prefix was not finished",
                "run `heddle registry import` again: it begins anew; until then no broker starts there");
     else if (!l->import_revision && l->opts.purpose == ETCD_IMPORT && has_meta) refuse_import(l);
@@ -575,6 +589,7 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
         put_text(&t, META, meta, 0);
     }
     if (l->is_last_of_import) etcd_txn_delete(&t, IMPORT);
+    if (l->is_last_of_move) put_text(&t, IMPORT, MOVED, 0);
     marker(l, l->commits + 1, text);
     put_text(&t, LAST, text, 0);
     etcd_txn_else(&t);
@@ -606,6 +621,15 @@ int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error)
     l->is_last_of_import = true;
     int rc = etcd_leader_commit(l, &same, 1, now_us, error);
     l->is_last_of_import = false;
+    return rc;
+}
+
+int etcd_leader_mark_moved(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error)
+{
+    record_t same = {.kind = RECORD_EPOCH, .epoch = rows_epoch(l->rows)};
+    l->is_last_of_move = true;
+    int rc = etcd_leader_commit(l, &same, 1, now_us, error);
+    l->is_last_of_move = false;
     return rc;
 }
 
@@ -707,18 +731,34 @@ static bool lead_at_once(etcd_leader_t *l, uint64_t now_us)
     return true;
 }
 
+/* NULL: there is none. */
+static void take_looked(etcd_leader_t *l, const etcd_answer_t *a, const etcd_kv_t **ret_meta,
+                        const etcd_kv_t **ret_leader)
+{
+    *ret_meta = *ret_leader = NULL;
+    l->import_revision = l->last_revision = 0;
+    l->last_marker[0] = 0;
+    l->is_moved = false;
+    for (size_t i = 0; i < a->kv_count; i++) {
+        const etcd_kv_t *kv = &a->kvs[i];
+        bytes_t key = short_key(l, kv->key);
+        if (is_key(key, META) && kv->value.bytes) *ret_meta = kv;
+        if (is_key(key, LEADER) && kv->value.bytes) *ret_leader = kv;
+        if (is_key(key, IMPORT)) {
+            l->import_revision = kv->mod_revision;
+            l->is_moved = is_key(kv->value, MOVED);
+        }
+        if (!is_key(key, LAST) || !kv->value.bytes) continue;
+        l->last_revision = kv->mod_revision;
+        text_printf(l->last_marker, sizeof l->last_marker, "%.*s", (int)kv->value.bytes,
+                    (const char *)kv->value.data);
+    }
+}
+
 static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
-    const etcd_kv_t *last = NULL;
-    const etcd_kv_t *meta = NULL, *leader = NULL;
-    l->import_revision = 0;
-    for (size_t i = 0; i < a->kv_count; i++) {
-        bytes_t key = short_key(l, a->kvs[i].key);
-        if (is_key(key, META) && a->kvs[i].value.bytes) meta = &a->kvs[i];
-        if (is_key(key, LEADER) && a->kvs[i].value.bytes) leader = &a->kvs[i];
-        if (is_key(key, LAST) && a->kvs[i].value.bytes) last = &a->kvs[i];
-        if (is_key(key, IMPORT)) l->import_revision = a->kvs[i].mod_revision;
-    }
+    const etcd_kv_t *meta, *leader;
+    take_looked(l, a, &meta, &leader);
     if (!may_be_taken(l, meta)) return;
     if (!meta && !l->is_alone) {
         check(l, 0, now_us);
@@ -726,9 +766,6 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     }
     if (meta) l->is_alone = false;
     l->meta_revision = meta ? meta->mod_revision : 0;
-    l->last_revision = last ? last->mod_revision : 0;
-    text_printf(l->last_marker, sizeof l->last_marker, "%.*s", last ? (int)last->value.bytes : 0,
-                last ? (const char *)last->value.data : "");
     follow_anew_if_restored(l, now_us);
     bool may_come = is_catching_up(l, now_us), was_gone = l->is_gone;
     l->is_gone = false;

@@ -29,7 +29,8 @@
  *
  *   leader    its value names this run; bound to the lease; made only while there is none
  *   last      the marker of the last transaction: this run, and a number
- *   import    the rows are put into the prefix, and not all of them are there
+ *   import    the rows are put into the prefix, and not all of them are there; or, with the value "moved",
+ *             all are there, and the registry goes on in another store
  *   b/RUN     the row of a standby (broker/brokers.h), bound to a lease of its own.  The standby writes it
  *             when what it says has changed, once a second at most; the leader reads all of them with
  *             TAKE, and then once a second.  Nothing is decided by them, and one that is not taken is
@@ -161,10 +162,11 @@ typedef struct {
     uint64_t last_revision;              /* in which `last` was written; 0: never */
     char last_marker[ETCD_MARKER_BYTES]; /* its value then */
     uint64_t asked_revision;             /* of `last`, as it was followed when it was asked for */
-    uint64_t import_revision;            /* of an import that was not finished; 0: none */
+    uint64_t import_revision;            /* of the key import; 0: there is none */
+    bool is_moved;          /* by what it says: the registry was moved; else an import was not finished */
     uint64_t took_revision; /* of `last`, as TAKE compared it; 0: it did not, or all rows were read */
     uint64_t behind_us;     /* since when rows are missing; 0: none are */
-    bool is_last_of_import;
+    bool is_last_of_import, is_last_of_move;
     int checked;      /* CHECKING: so many names are cut off the prefix that is asked about */
     bool is_alone;    /* there is no registry, and CHECKING has found nothing */
     bool has_yielded; /* etcd_leader_has_yielded */
@@ -212,6 +214,9 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
 void etcd_leader_read_again(etcd_leader_t *l, uint64_t now_us);
 /* As etcd_leader_commit: ends an import.  Until it has, no broker takes the lead of the prefix. */
 int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error);
+/* The same: ends an EXPORT.  From then on no broker takes the lead of the prefix, and no import replaces
+ * what is there. */
+int etcd_leader_mark_moved(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error);
 /* True, once: the commit ended.  OK: durable, and in the rows.  Else nothing happened. */
 bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error);
 void etcd_leader_end(etcd_leader_t *l, uint64_t now_us);

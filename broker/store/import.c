@@ -229,6 +229,7 @@ static int check_empty(const datadir_t *dir, heddle_error_t *error)
 {
     const char *found = is_there(dir, REGISTRY)             ? REGISTRY
                         : is_there(dir, LOG)                ? LOG
+                        : is_there(dir, "moved")            ? "the mark of one that was moved"
                         : dir->was_open || dir->is_unparted ? "the lock of a broker that was killed"
                                                             : NULL;
     if (!found) return HEDDLE_OK;

@@ -727,6 +727,8 @@ void store_close(store_t **store)
 
 /* ---- what it is ------------------------------------------------------------------------------ */
 
+int store_mark_moved(const store_t *s, heddle_error_t *error) { return datadir_mark_moved(&s->dir, error); }
+int store_check_moved(const store_t *s, heddle_error_t *error) { return datadir_check_moved(&s->dir, error); }
 const char *store_dir(const store_t *s) { return s->dir.path; }
 const char *store_cluster(const store_t *s) { return s->cluster; }
 uint64_t store_epoch(const store_t *s) { return s->epoch; }

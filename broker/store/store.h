@@ -69,6 +69,10 @@ int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, 
  * store_commit says. */
 int store_rename(store_t *s, const char *cluster, heddle_error_t *error);
 
+/* datadir_mark_moved, datadir_check_moved */
+int store_mark_moved(const store_t *s, heddle_error_t *error);
+int store_check_moved(const store_t *s, heddle_error_t *error);
+
 const char *store_dir(const store_t *s); /* absolute */
 const char *store_cluster(const store_t *s);
 uint64_t store_epoch(const store_t *s); /* the highest so far; from 1 */

@@ -28,7 +28,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     keys) echo '--role --name --entered --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     invite) echo '--role --uses --ttl --name --address --broker --context --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     context) echo '--broker --broker-key --key --default-timeout --default-output --use -o --output -q --quiet --log-level -h --help --version' ;;
-    registry) echo '--data --store --store-ca --store-cert --store-key --store-user --timeout -o --output -h --help --version' ;;
+    registry) echo '--data --store --store-ca --store-cert --store-key --store-user --move --timeout -o --output -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --own-memory --pin --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -q --quiet -h --help --version' ;;
   esac

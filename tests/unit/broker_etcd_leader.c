@@ -1380,6 +1380,44 @@ Test(etcd_leader, over_an_import_that_was_not_finished_no_broker_starts_and_the_
     cr_assert_eq(floor_of(1), 0);
 }
 
+static void move_away(int i)
+{
+    open_for(i, ETCD_EXPORT);
+    leads(i);
+    cr_assert_eq(etcd_leader_mark_moved(&T.runs[i], T.now_us, NULL), HEDDLE_ERR_AGAIN);
+    turn(i);
+    cr_assert_eq(outcome(i), HEDDLE_OK);
+    etcd_leader_end(&T.runs[i], T.now_us);
+    turn(i);
+}
+
+Test(etcd_leader, a_registry_that_was_moved_is_not_served_and_may_be_exported_again)
+{
+    import_floor(0, 5);
+    finish_import(0);
+    move_away(2);
+    open_run(1);
+    refused(1, HEDDLE_ERR_DATA_DIR, "moved to another store");
+    cr_assert(strstr(T.runs[1].why.hint, "heddle/test/import"), "%s", T.runs[1].why.hint);
+    open_for(0, ETCD_IMPORT);
+    refused(0, HEDDLE_ERR_DATA_DIR, "has data");
+    move_away(3);
+    cr_assert_eq(floor_of(3), 5);
+}
+
+/* It has looked, and has a lease, before the registry is moved. */
+Test(etcd_leader, a_broker_that_saw_it_before_does_not_take_the_lead_of_a_registry_that_was_moved)
+{
+    import_floor(0, 5);
+    finish_import(0);
+    open_run(1);
+    begins_to_take(1);
+    move_away(2);
+    turn(1);
+    cr_assert_eq(T.runs[1].state, ETCD_REFUSED);
+    cr_assert(strstr(T.runs[1].why.message, "moved to another store"), "%s", T.runs[1].why.message);
+}
+
 Test(etcd_leader, an_import_begins_only_where_no_data_are)
 {
     open_run(0);
