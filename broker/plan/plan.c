@@ -54,6 +54,7 @@ void plan_fini(plan_t *p)
     free(p->normals);
     free(p->places);
     free(p->torn);
+    absent_fini(&p->absent);
     for (size_t i = 0; i < 2; i++) free(p->roomy[i].stations);
     *p = (plan_t){0};
 }
@@ -218,6 +219,8 @@ static void remove_station(plan_t *p, plan_station_t *station)
     free_station(station);
 }
 
+static void rename_absent(plan_t *p, uint64_t former_token, uint64_t token);
+
 /* Before the rollout begins a place stands where its least row does, in whatever order its rows came. */
 static bool move_station(plan_t *p, plan_station_t *station, const plan_key_t *key)
 {
@@ -269,6 +272,7 @@ bool plan_add(plan_t *p, const plan_member_t *m)
                   sorted_place(station->rows, station->count, &row->key, order_row, &found), row);
     station->first_woken = 0;
     p->last_resort_count += plan_row_is_last_resort(row);
+    rename_absent(p, row->token, row->token); /* restored lists may name its present session */
     return true;
 }
 
@@ -411,12 +415,15 @@ static void charge_publisher(plan_t *p, const plan_row_t *row, bool is_fetching)
     else p->publisher_load -= load < p->publisher_load ? load : p->publisher_load;
 }
 
-static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens, uint32_t count,
-                        bool is_fetching)
+static void charge_list(plan_t *p, plan_row_t *row, const uint64_t *tokens, uint32_t count, bool is_fetching)
 {
     for (uint32_t i = 0; i < count; i++) {
         plan_row_t *source = plan_row(p, tokens[i]);
-        if (!source && !i && tokens[i] == plan_server(p)) charge_publisher(p, row, is_fetching);
+        bool is_publisher = tokens[i] == plan_server(p);
+        if (!source && !i && is_publisher) charge_publisher(p, row, is_fetching);
+        if (!is_fetching) absent_take(&p->absent, tokens[i], row);
+        else if (!source && !is_publisher && p->order != ORDER_OF_KEYS)
+            absent_put(&p->absent, tokens[i], row);
         if (!source) continue; /* the publisher, or it is gone */
         bool is_counted = tokens == row->others && has_number(row->sources, row->source_count, tokens[i]);
         uint32_t load = i ? 0 : weight(p, row, source);
@@ -437,7 +444,7 @@ static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens
 
 /* The lists of a fetch are load for those that they name, as long as the fetch lasts; most for the first,
  * which the worker reads from. */
-static void charge(plan_t *p, const plan_row_t *row, bool is_fetching)
+static void charge(plan_t *p, plan_row_t *row, bool is_fetching)
 {
     charge_list(p, row, row->sources, row->source_count, is_fetching);
     charge_list(p, row, row->others, row->other_count, is_fetching);
@@ -509,9 +516,11 @@ static void end_fetch(plan_t *p, plan_row_t *row)
     set_fetch(p, row, PLAN_NONE);
 }
 
+/* Those behind it have the order that restored lists say while it fetches. */
 void plan_done(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
+    if (row && row->fetch >= PLAN_FETCHING) arrange(p);
     if (row) end_fetch(p, row);
 }
 
@@ -606,15 +615,11 @@ static void count_publisher(plan_t *p)
 {
     uint64_t server = plan_server(p);
     p->publisher_load = 0;
-    p->missing_count = 0;
     for (size_t i = 0; i < p->count; i++) {
         const plan_row_t *row = p->rows[i];
         if (row->fetch < PLAN_FETCHING) continue;
         if (server && row->source_count && row->sources[0] == server) charge_publisher(p, row, true);
         if (server && row->other_count && row->others[0] == server) charge_publisher(p, row, true);
-        if (p->order == ORDER_OF_KEYS) continue;
-        p->missing_count += missing_of(p, row->sources, row->source_count);
-        p->missing_count += missing_of(p, row->others, row->other_count);
     }
 }
 
@@ -691,18 +696,30 @@ void plan_restore(plan_t *p, uint64_t token, const plan_lists_t *lists)
     row->other_count = lists->other_count;
     memcpy(row->sources, lists->sources, sizeof row->sources);
     memcpy(row->others, lists->others, sizeof row->others);
-    p->missing_count += missing_of(p, row->sources, row->source_count);
-    p->missing_count += missing_of(p, row->others, row->other_count);
     set_fetch(p, row, PLAN_FETCHING);
     charge(p, row, true);
 }
 
-/* Returns how many were. */
-static size_t replace(uint64_t *tokens, uint32_t count, uint64_t token, uint64_t new_token)
+static void replace(uint64_t *tokens, uint32_t count, uint64_t token, uint64_t new_token)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (tokens[i] == token) return tokens[i] = new_token, 1;
-    return 0;
+        if (tokens[i] == token) tokens[i] = new_token;
+}
+
+/* Its lists are restored ones, where those are not of this broker's making alone. */
+static void rename_in(plan_t *p, plan_row_t *row, uint64_t former_token, uint64_t token)
+{
+    charge(p, row, false);
+    replace(row->sources, row->source_count, former_token, token);
+    replace(row->others, row->other_count, former_token, token);
+    charge(p, row, true);
+    if (p->order != ORDER_OF_KEYS) p->order = ORDER_UNKNOWN;
+}
+
+static void rename_absent(plan_t *p, uint64_t former_token, uint64_t token)
+{
+    for (plan_row_t *row; (row = absent_next(&p->absent, former_token)) != NULL; p->looks++)
+        rename_in(p, row, former_token, token);
 }
 
 /* A worker renews its row as it comes back within one start of the broker (plan_renew).  The publisher has
@@ -711,17 +728,12 @@ void plan_came_back(plan_t *p, uint64_t former_token, uint64_t token)
 {
     bool is_publisher = token == plan_server(p);
     if (!former_token || former_token == token || plan_row(p, former_token)) return;
-    for (size_t i = 0; (p->missing_count || is_publisher) && i < p->count; i++) {
+    for (size_t i = 0; is_publisher && i < p->count; i++) {
         plan_row_t *row = p->rows[i];
-        if (row->fetch < PLAN_FETCHING || !names(row, former_token)) continue;
-        charge(p, row, false);
-        size_t renamed = replace(row->sources, row->source_count, former_token, token) +
-                         replace(row->others, row->other_count, former_token, token);
-        charge(p, row, true);
-        if (p->order == ORDER_OF_KEYS) continue;
-        p->missing_count -= renamed;
-        p->order = ORDER_UNKNOWN;
+        p->looks++;
+        if (row->fetch >= PLAN_FETCHING && names(row, former_token)) rename_in(p, row, former_token, token);
     }
+    rename_absent(p, former_token, token);
 }
 
 /* The shape that most of the lists are of.  Last resorts have halves in a chain, too. */
@@ -804,6 +816,7 @@ static void arrange(plan_t *p)
     plan_row_t **stack = malloc((p->count + 1) * sizeof(plan_row_t *));
     if (!stack) return;
     p->order = ORDER_OF_LISTS;
+    p->looks += p->count;
     take_shape(p);
     for (size_t i = 0; i < p->count; i++) p->rows[i]->depth = 0;
     uint32_t orphans = 0;
@@ -822,15 +835,24 @@ static void arrange(plan_t *p)
     if (p->shape == PLAN_CHAIN) sort_stations(p);
 }
 
+/* Restored lists that name it do so until they are mended, and it may come back. */
+static void note_absent(plan_t *p, const plan_row_t *source)
+{
+    naming_t n = naming(p, source);
+    for (plan_row_t *row; (row = next_naming(p, &n)) != NULL;) absent_put(&p->absent, source->token, row);
+}
+
 void plan_remove(plan_t *p, uint64_t token)
 {
     bool found;
     size_t at = place_of(p, token, &found);
     if (!found) return;
+    arrange(p); /* as in plan_done */
     plan_row_t *row = p->rows[at];
     plan_station_t *station = row->station;
     plan_loads(p, token, false);
     plan_have(p, token, false, 0);
+    if (p->order != ORDER_OF_KEYS) note_absent(p, row);
     for (size_t i = 0; row->is_torn; i++)
         if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
     sorted_remove(p->rows, &p->count, at);
@@ -838,8 +860,6 @@ void plan_remove(plan_t *p, uint64_t token)
                   sorted_place(station->rows, station->count, &row->key, order_row, &found));
     station->first_woken = 0;
     station->load -= row->load;
-    /* Restored lists name it in both halves at most, and it may come back. */
-    if (p->order != ORDER_OF_KEYS) p->missing_count += PLAN_HALVES * row->named;
     p->last_resort_count -= plan_row_is_last_resort(row);
     free_row(row);
     if (station->count) note_room(p, station);
@@ -1102,7 +1122,6 @@ static bool is_left(const plan_t *p, const uint64_t *before, uint32_t before_cou
 
 bool plan_leave_publisher(plan_t *p, uint64_t token)
 {
-    arrange(p);
     uint64_t server = plan_server(p);
     plan_row_t *row = server && p->source_count ? plan_row(p, token) : NULL;
     if (!row || row->fetch < PLAN_FETCHING || p->shape == PLAN_STAR || row->is_cut_off ||
@@ -1111,6 +1130,7 @@ bool plan_leave_publisher(plan_t *p, uint64_t token)
     bool is_of_it =
         (row->source_count && row->sources[0] == server) || (row->other_count && row->others[0] == server);
     if (!is_of_it) return false;
+    arrange(p);
     const plan_row_t before = *row;
     plan_asker_t asker = {token, row->station->place, &server, 1};
     charge(p, row, false);
@@ -1134,7 +1154,7 @@ bool plan_leave_publisher(plan_t *p, uint64_t token)
 /* Those that were put last leave the choice of what has room to the others. */
 uint64_t plan_next_torn(plan_t *p)
 {
-    arrange(p);
+    if (p->torn_count) arrange(p);
     while (p->torn_count) {
         plan_row_t *row = p->torn[--p->torn_count];
         row->is_torn = false;

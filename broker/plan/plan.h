@@ -59,6 +59,8 @@
 #ifndef BROKER_PLAN_H
 #define BROKER_PLAN_H
 
+#include "broker/plan/absent.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -112,7 +114,7 @@ typedef struct {
 } plan_key_t;
 
 typedef struct plan_station plan_station_t;
-typedef struct {
+typedef struct plan_row {
     uint64_t token;
     struct copy_row *copy; /* of the member; its track sets it, and nothing here reads it (rollout/copy.h) */
     plan_station_t *station;
@@ -193,8 +195,8 @@ typedef struct {
     uint64_t best_rate; /* bytes per second that a member with all bytes fetched at; 0: not known */
     bool is_begun;
     plan_order_t order;
-    size_t missing_count; /* sources that restored lists name, and that have not come back; at most */
-    uint32_t wave;        /* the last one */
+    absent_t absent; /* sources that restored lists name, and that have not come back */
+    uint32_t wave;   /* the last one */
     uint32_t waiting_count, woken_count;
     size_t tree_count;        /* stations that the trees were laid over */
     size_t last_resort_count; /* rows */

@@ -1257,3 +1257,14 @@ Test(plan_any, ten_thousand_members_cost_what_they_are)
         finish();
     }
 }
+
+/* Counted, not timed: each costs what its list is long, in whatever order they come. */
+Test(plan_any, ten_thousand_that_come_back_cost_what_they_are)
+{
+    for (many_order_t order = IN_ORDER; order <= ANY_ORDER; order++) {
+        start_chain();
+        begin_many(0);
+        come_back_many(order);
+        finish();
+    }
+}

@@ -105,6 +105,75 @@ static inline void check_looks(const char *what, uint64_t most)
     P.looks = 0;
 }
 
+/* ---- ten thousand come back ---- */
+
+enum { FORMER_PUBLISHER = 7, NOW = 1000000 };
+typedef enum { IN_ORDER, LAST_FIRST, ANY_ORDER } many_order_t;
+
+/* Number `i` of those that come back. */
+static inline uint64_t nth_back(many_order_t order, uint64_t i)
+{
+    uint64_t at = order == IN_ORDER ? i : order == LAST_FIRST ? MANY - 1 - i : i * 7919 % MANY;
+    return 100 + at;
+}
+
+/* Under the tokens that its sources have by now. */
+static inline uint32_t restate_many(const uint64_t *tokens, uint32_t count, uint64_t *ret_tokens)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_publisher = tokens[i] == PUBLISHER && P.publisher.state == PUBLISHER_NONE;
+        uint64_t now = plan_row(&P, NOW + tokens[i]) ? NOW + tokens[i] : tokens[i];
+        ret_tokens[i] = is_publisher ? FORMER_PUBLISHER : now;
+    }
+    return count;
+}
+
+/* As the broker does where it joins again: it fetches on, and has had ten tokens; a heartbeat follows. */
+static inline void come_back(const plan_t *before, uint64_t token)
+{
+    const plan_row_t *row = plan_row(before, token);
+    uint64_t now = NOW + token;
+    plan_lists_t lists = {.half = row->half};
+    lists.source_count = restate_many(row->sources, row->source_count, lists.sources);
+    lists.other_count = restate_many(row->others, row->other_count, lists.others);
+    cr_assert(plan_add(&P, &(plan_member_t){.token = now,
+                                            .place = row->station->place,
+                                            .name = strchr(row->key.text, '\x01') + 1,
+                                            .zone = ""}));
+    if (row->has == PLAN_WHOLE) plan_have(&P, now, true, 0);
+    else if (row->fetch == PLAN_FETCHING) plan_restore(&P, now, &lists);
+    for (uint64_t former = 0; former < 10; former++) plan_came_back(&P, token + former * NOW * 10, now);
+    settle(&P);
+    plan_leave_publisher(&P, now);
+    settle(&P);
+}
+
+/* One has all bytes, and the broker is started again.  The publisher comes in the middle, and one that is new
+ * after all others. */
+static inline void come_back_many(many_order_t order)
+{
+    plan_have(&P, 100 + MANY / 2, true, 0);
+    settle(&P);
+    plan_t before = P;
+    plan_init(&P, before.seed, before.wanted, before.bytes);
+    plan_resume(&P);
+    P.looks = 0;
+    for (uint64_t i = 0; i < MANY; i++) {
+        if (i == MANY / 2) {
+            plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 0);
+            plan_came_back(&P, FORMER_PUBLISHER, PUBLISHER);
+            settle(&P);
+        }
+        come_back(&before, nth_back(order, i));
+    }
+    cr_assert_eq(P.absent.count, 0);
+    check_looks("to come back", PLAN_HALVES * PLAN_SOURCES + 1);
+    cr_assert(add(NOW - 1, 0));
+    cr_assert(plan_make(&P, NOW - 1, NULL, 0));
+    check_looks("as one joins", 2);
+    plan_fini(&before);
+}
+
 /* As the broker does where others blame it. */
 static void put_last(plan_t *p, uint64_t token)
 {
