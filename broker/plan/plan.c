@@ -211,6 +211,7 @@ static void remove_station(plan_t *p, plan_station_t *station)
     while (*at && *at != station) at = &(*at)->next;
     if (*at) *at = station->next;
     forget_room(p, station);
+    p->put_last_count -= station->put_last != PUT_LAST_NOT;
     take_out_station(p, station);
     bool found;
     if (station->place)
@@ -541,13 +542,32 @@ static plan_row_t *put_last_of(const plan_station_t *station)
     return NULL;
 }
 
-uint64_t plan_put_last(const plan_t *p, size_t *at)
+/* Index of the first station that was put last.  Behind these are only those that have come since, as a
+ * rule. */
+static size_t first_put_last(plan_t *p)
 {
-    while (*at < p->station_count) {
+    size_t at = p->station_count;
+    for (size_t left = p->put_last_count; left; p->looks++) left -= p->chain[--at]->put_last != PUT_LAST_NOT;
+    return at;
+}
+
+uint64_t plan_put_last(plan_t *p, size_t *at)
+{
+    if (!*at) *at = first_put_last(p);
+    for (; *at < p->station_count; p->looks++) {
         const plan_row_t *row = put_last_of(p->chain[(*at)++]);
         if (row) return row->token;
     }
     return 0;
+}
+
+/* It is to get another list, behind all others. */
+static void drop_lists(plan_t *p, const plan_station_t *station)
+{
+    plan_row_t *row = put_last_of(station);
+    if (!row) return;
+    charge(p, row, false);
+    row->source_count = row->other_count = 0;
 }
 
 /* It goes behind all others, and those that were put last before go behind it: as a rule these are the reason
@@ -555,15 +575,13 @@ uint64_t plan_put_last(const plan_t *p, size_t *at)
  * as they need, and none sends more than all bytes. */
 static void put_last(plan_t *p, plan_station_t *station)
 {
+    size_t first = first_put_last(p);
+    for (size_t at = first; at < p->station_count; at++) drop_lists(p, p->chain[at]);
     station->put_last = PUT_LAST_LIMITED;
-    for (size_t at = 0; at < p->station_count; at++) {
-        plan_row_t *row = put_last_of(p->chain[at]);
-        if (!row) continue;
-        charge(p, row, false);
-        row->source_count = row->other_count = 0;
-    }
+    p->put_last_count++;
+    drop_lists(p, station);
     to_tail(p, station);
-    for (size_t at = 0; p->chain[at] != station;)
+    for (size_t at = first ? first - 1 : 0; p->chain[at] != station; p->looks++)
         if (p->chain[at]->put_last) to_tail(p, p->chain[at]);
         else at++;
     /* It fetches from those that come last, too, as it will in the next version. */

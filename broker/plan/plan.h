@@ -186,7 +186,7 @@ typedef struct {
     plan_station_t **chain;
     size_t station_count, station_capacity; /* ascending by key */
     plan_station_t **normals;               /* those of normal rank, in the same order */
-    size_t normal_count, blamed_count;
+    size_t normal_count, blamed_count, put_last_count;
     plan_station_t **places;
     size_t place_count, place_capacity; /* the stations with a place, ascending by it */
     plan_publisher_t publisher;
@@ -283,7 +283,7 @@ void plan_stuck(plan_t *p, uint64_t token);
 bool plan_demote(plan_t *p, uint64_t token);
 /* The next one of those that were put last and still fetch, in the order in which plan_make is to give them
  * their lists.  *at is 0 for the first one.  0: there are no more. */
-uint64_t plan_put_last(const plan_t *p, size_t *at);
+uint64_t plan_put_last(plan_t *p, size_t *at);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */
 void plan_give_way(plan_t *p, uint64_t token);

@@ -1258,6 +1258,17 @@ Test(plan_any, ten_thousand_members_cost_what_they_are)
     }
 }
 
+/* Counted, not timed: none is looked for in all of them. */
+Test(plan_any, twenty_of_ten_thousand_that_are_blamed_cost_what_they_are)
+{
+    start_chain();
+    begin_many(0);
+    P.looks = 0;
+    blame_many();
+    check_looks("as twenty are blamed", 1);
+    finish();
+}
+
 /* Counted, not timed: each costs what its list is long, in whatever order they come. */
 Test(plan_any, ten_thousand_that_come_back_cost_what_they_are)
 {

@@ -957,6 +957,15 @@ Test(plan_trees, ten_thousand_members_cost_what_they_are)
     }
 }
 
+/* Counted, not timed: none is looked for in all of them. */
+Test(plan_trees, twenty_of_ten_thousand_that_are_blamed_cost_what_they_are)
+{
+    begin_many(0);
+    P.looks = 0;
+    blame_many();
+    check_looks("as twenty are blamed", 2);
+}
+
 /* Counted, not timed: each costs what its list is long, in whatever order they come. */
 Test(plan_trees, ten_thousand_that_come_back_cost_what_they_are)
 {

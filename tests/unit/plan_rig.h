@@ -184,6 +184,12 @@ static void put_last(plan_t *p, uint64_t token)
     settle(p);
 }
 
+/* Twenty of ten thousand are, one after the other. */
+static inline void blame_many(void)
+{
+    for (uint64_t i = 0; i < 20; i++) put_last(&P, 100 + i * MANY / 25);
+}
+
 /* Its list for this half of the chunks; without halves that for all. */
 static const uint64_t *list_for(const plan_row_t *row, uint32_t half, uint32_t *ret_count)
 {
