@@ -194,6 +194,32 @@ Test(fanout, a_publisher_that_loses_the_broker_goes_on)
     }
 }
 
+/* The first place of the chain, or a root of the trees.  Those behind it have turned to the publisher meanwhile, and
+ * it fetches on there, too: of a short version what had not left yet is sent twice. */
+Test(fanout, a_first_place_that_is_cut_off_for_half_a_second_fetches_on)
+{
+    static const struct {
+        const wave_t *plan;
+        uint32_t number;
+        double most, most_of_short; /* M out of the publisher */
+    } FIRST[] = {{&HALF_WAY, 0, 1.45, 1.96}, {&IN_TREES, 0, 1.32, 1.5}, {&IN_TREES, RELAYS - 1, 1.32, 1.5}};
+    enum { MOMENTS = 4, SIZES = 2 };
+    for (size_t i = 0; i < MOMENTS * SIZES * (sizeof FIRST / sizeof *FIRST); i++) {
+        size_t which = i / (MOMENTS * SIZES);
+        bool is_short = i % SIZES;
+        wave_t wave = *FIRST[which].plan;
+        if (!is_short) wave.tensors = 610;
+        wave_begin(wave);
+        publisher_sends(0.05 + 0.2 * (double)(i / SIZES % MOMENTS));
+        cut_link(workers[FIRST[which].number], 500 * MS);
+        world_run(w, 500 * MS);
+        actor_cut(workers[FIRST[which].number], false);
+        figures_t f = wave_end("a first place cut off");
+        double most = is_short ? FIRST[which].most_of_short : FIRST[which].most;
+        cr_assert(f.egress <= most, "%.3f M out of the publisher", f.egress);
+    }
+}
+
 /* No process has all chunks: the version fails, and the next one comes to all. */
 Test(fanout, a_version_whose_publisher_is_cut_off_past_a_lease_fails)
 {
