@@ -3,6 +3,7 @@
 #include "cli/board.h"
 
 #include "cli/cli.h"
+#include "cli/frame.h"
 #include "core/errors.h"
 #include "core/units.h"
 
@@ -55,13 +56,6 @@ static int column_count(board_view_t view)
     return n;
 }
 
-static int characters(const char *text)
-{
-    int n = 0;
-    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
-    return n;
-}
-
 static bool has_column(const board_t *b, int c)
 {
     if (!COLUMNS[b->view][c].is_optional) return true;
@@ -73,9 +67,9 @@ static bool has_column(const board_t *b, int c)
 /* A heading has the sign of the order behind it. */
 static int longest(const board_t *b, int c)
 {
-    int width = characters(COLUMNS[b->view][c].name) + 1;
+    int width = frame_width(COLUMNS[b->view][c].name) + 1;
     for (size_t i = 0; i < b->count; i++) {
-        int cell = characters(b->rows[i].cells[c]);
+        int cell = frame_width(b->rows[i].cells[c]);
         if (cell > width) width = cell;
     }
     return width;
@@ -88,11 +82,12 @@ static int width_of(const board_t *b, int c)
     return width < column->width ? width : column->width;
 }
 
+enum { GAP = 2 }; /* between two columns, or two parts of the head */
+
 /* The last one says why: on a narrow screen those that give way make room for the half of it, and what it
  * does not need is for names. */
 void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS])
 {
-    enum { GAP = 2 };
     int last = column_count(b->view) - 1, left = columns;
     for (int c = 0; c < BOARD_COLUMNS; c++) ret_widths[c] = c < last && has_column(b, c) ? width_of(b, c) : 0;
     for (int c = 0; c < last; c++) left -= ret_widths[c] ? ret_widths[c] + GAP : 0;
@@ -113,12 +108,8 @@ void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS])
 
 const char *board_fit(const board_column_t *column, const char *cell, int width, char ret_text[BOARD_CELL])
 {
-    static const char CUT[] = "..";
-    int room = width - (int)strlen(CUT), skip = characters(cell) - room;
-    if (!column->is_name || column->is_optional || room <= 0 || characters(cell) <= width) return cell;
-    while (skip > 0 || ((unsigned char)*cell & 0xc0) == 0x80) skip -= ((unsigned char)*cell++ & 0xc0) != 0x80;
-    text_printf(ret_text, BOARD_CELL, "%s%s", CUT, cell);
-    return ret_text;
+    bool is_cut_behind = !column->is_name || column->is_optional;
+    return is_cut_behind ? cell : frame_tail(cell, width, ret_text, BOARD_CELL);
 }
 
 /* ---- rows ---- */
@@ -452,7 +443,7 @@ void board_key(board_t *b, int key, size_t page)
 
 /* ---- texts ---- */
 
-void board_summary(const board_t *b, char *ret_text, size_t size)
+static void summarize(const board_t *b, char *ret_text, size_t size)
 {
     const json_t *count = json_object_get(b->status, "count"),
                  *workers = json_object_get(b->workers, "workers");
@@ -467,6 +458,18 @@ void board_summary(const board_t *b, char *ret_text, size_t size)
                 cli_count(cli_integer(count, "adapters"), "adapter", s[0]),
                 cli_count(cli_integer(count, "workers_ready"), "worker", s[1]),
                 (long long)cli_integer(count, "workers_lost"), cli_count(transfers, "transfer", s[2]));
+}
+
+void board_head(const board_t *b, const char *where, const char *now, int columns, buf_t *out)
+{
+    enum { LEAST = 12 };
+    char summary[160], end[400];
+    summarize(b, summary, sizeof summary);
+    int room = columns - frame_width(summary) - frame_width(now) - 2 * GAP;
+    bool has_room = room >= LEAST || room >= frame_width(where);
+    buf_printf(out, "%s  ", summary);
+    if (has_room) buf_printf(out, "%s  ", frame_tail(where, room, end, sizeof end));
+    buf_add_text(out, now);
 }
 
 static void add_line(buf_t *out, const char *name, const char *text)
@@ -514,9 +517,13 @@ static void add_reasons(const json_t *status, const char *wanted, buf_t *out)
     const json_t *reasons = json_object_get(status, "reasons");
     for (size_t i = 0; i < json_array_size(reasons); i++) {
         const json_t *r = json_array_get(reasons, i);
-        const char *adapter = cli_string(r, "adapter"), *message = cli_string(r, "message");
+        const char *adapter = cli_string(r, "adapter"), *message = cli_string(r, "message"),
+                   *name = cli_string(r, "name");
         bool is_of_row = adapter ? !strcmp(adapter, wanted) : !cli_string(r, "worker");
-        if (is_of_row && message) buf_printf(out, "%s%s", out->bytes ? "; " : "", message);
+        if (!is_of_row || !message) continue;
+        buf_printf(out, "%s%s", out->bytes ? "; " : "", message);
+        if (adapter && name && !strcmp(name, "adapter.held"))
+            buf_printf(out, " (`heddle resume %s` ends that)", adapter);
     }
 }
 

@@ -168,8 +168,9 @@ void cli_draw_bar(uint64_t bytes_done, uint64_t bytes);
 void cli_clear_bar(void);
 
 /* A table for people: columns as wide as needed.  Marks before a heading: '>' sets its column to the right.
- * In a frame (table_fit) a column with '~' is left out where there is no room for all; what does not fit then
- * is cut, and a last one with '+' goes on in rows of its own.
+ * In a frame (table_fit) a column with '~' is left out where there is no room for all, then names, of a
+ * column with '<', lose their beginning; what does not fit then is cut, and a last one with '+' goes on in
+ * rows of its own.
  *
  *   table_init(&t, "NAME", ">BYTES");    table_row(&t, "policy", "17");    table_print(&t);
  *

@@ -10,14 +10,31 @@
 #define ERASE_BELOW "\033[J"
 
 /* A character may have several bytes. */
+static bool begins(char byte) { return ((unsigned char)byte & 0xc0) != 0x80; }
+
 size_t frame_cut(const char *line, size_t bytes, int columns)
 {
     size_t n = 0;
-    for (; n < bytes; n++) {
-        bool begins = ((unsigned char)line[n] & 0xc0) != 0x80;
-        if (begins && columns-- <= 0) break;
-    }
+    for (; n < bytes; n++)
+        if (begins(line[n]) && columns-- <= 0) break;
     return n;
+}
+
+int frame_width(const char *text)
+{
+    int n = 0;
+    for (; *text; text++) n += begins(*text);
+    return n;
+}
+
+const char *frame_tail(const char *text, int columns, char *ret_text, size_t size)
+{
+    static const char CUT[] = "..";
+    int width = frame_width(text), room = columns - (int)strlen(CUT);
+    if (room <= 0 || width <= columns) return text;
+    for (int skip = width - room; skip > 0 || !begins(*text); text++) skip -= begins(*text);
+    text_printf(ret_text, size, "%s%s", CUT, text);
+    return ret_text;
 }
 
 size_t frame_wrap(const char *line, size_t bytes, int columns, size_t *ret_next)

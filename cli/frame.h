@@ -18,6 +18,12 @@ size_t frame_wrap(const char *line, size_t bytes, int columns, size_t *ret_next)
 /* Cut: no more than fits. */
 size_t frame_cut(const char *line, size_t bytes, int columns);
 
+/* In columns. */
+int frame_width(const char *text);
+/* "..-ccccc": a name that is too long keeps its end, since names of one deployment differ there.  Borrowed
+ * from `text`, or it is `ret_text`; what has no room for a sign of that is left to be cut. */
+const char *frame_tail(const char *text, int columns, char *ret_text, size_t size);
+
 /* The rows of a text with lines: the first of a line, and those with what had no room in it, under its text
  * and a little to the right. */
 typedef struct {

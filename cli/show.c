@@ -187,20 +187,12 @@ void table_add(cli_table_t *t, const char *const *cells, int count)
     for (int i = 0; i < count; i++) add_cell(t, cells[i]);
 }
 
-/* The width in characters: names may hold UTF-8 of several bytes each. */
-static int width_of(const char *text)
-{
-    int n = 0;
-    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
-    return n;
-}
-
 /* Of what is drawn as a frame; 0: as wide as it is. */
 static int frame_columns;
 
 void table_fit(int columns) { frame_columns = columns; }
 
-static const char MARKS[] = ">+~"; /* of a heading (cli.h) */
+static const char MARKS[] = ">+~<"; /* of a heading (cli.h) */
 
 static const char *cell_text(const cli_table_t *t, int i)
 {
@@ -213,12 +205,13 @@ static bool has_mark(const cli_table_t *t, int column, char mark)
     return memchr(heading, mark, strspn(heading, MARKS)) != NULL;
 }
 
-/* So many columns are left of the line for it. */
-static int print_cut(const char *text, int pad, bool is_right, int left)
+/* In so many columns; so many are left of the line. */
+static int print_cut(const char *text, int width, bool is_right, int left)
 {
+    int pad = width > frame_width(text) ? width - frame_width(text) : 0;
     int before = is_right ? (pad < left ? pad : left) : 0, behind;
     size_t bytes = frame_cut(text, strlen(text), left - before);
-    left -= before + width_of(text);
+    left -= before + frame_width(text);
     behind = is_right || left < 0 ? 0 : pad < left ? pad : left;
     printf("%*s%.*s%*s", before, "", (int)bytes, text, behind, "");
     return left - behind > 0 ? left - behind : 0;
@@ -228,7 +221,7 @@ static int print_cut(const char *text, int pad, bool is_right, int left)
 static void print_below(const char *heading, const char *text)
 {
     enum { INDENT = 4 };
-    int indent = INDENT + width_of(heading) + 2;
+    int indent = INDENT + frame_width(heading) + 2;
     bool is_wide = frame_columns > 2 * indent;
     size_t bytes = strlen(text), next;
     for (bool is_first = true; bytes; text += next, bytes -= next, is_first = false) {
@@ -250,9 +243,22 @@ static void print_beside(const char *text, int indent)
 
 enum { GAP = 2 };
 
+/* The names of the widest column lose a character at a time, until so many are gained. */
+static void cut_names(const cli_table_t *t, int *widths, int wanted)
+{
+    enum { LEAST = 8 };
+    for (; wanted > 0; wanted--) {
+        int *widest = NULL;
+        for (int c = 0; c < t->columns; c++)
+            if (has_mark(t, c, '<') && (!widest || widths[c] > *widest)) widest = &widths[c];
+        if (!widest || *widest <= LEAST) return;
+        --*widest;
+    }
+}
+
 /* In a frame: of the columns that give way those to the right go first, until the others have room.  0: it is
  * left out. */
-static void drop_columns(const cli_table_t *t, int *widths)
+static void fit_columns(const cli_table_t *t, int *widths)
 {
     int last = t->columns - 1, all = has_mark(t, last, '+') ? -GAP : widths[last];
     for (int c = 0; c < last; c++) all += widths[c] + GAP;
@@ -261,6 +267,7 @@ static void drop_columns(const cli_table_t *t, int *widths)
         all -= widths[c] + GAP;
         widths[c] = 0;
     }
+    if (frame_columns) cut_names(t, widths, all - frame_columns);
 }
 
 /* The heading decides the side for its whole column.  The last column is not filled, so that a long reason
@@ -273,11 +280,13 @@ static void print_row(const cli_table_t *t, int at, const int *widths)
     bool goes_on = frame_columns && has_mark(t, last, '+');
     bool is_beside = goes_on && (before + widths[last] <= left || left - before >= LEAST_BESIDE);
     for (int c = 0; c < last || (c == last && !goes_on); c++) {
+        char name[512];
         const char *text = cell_text(t, at + c);
         bool is_right = has_mark(t, c, '>');
         if (!widths[c]) continue;
-        left = print_cut(text, c == last && !is_right ? 0 : widths[c] - width_of(text), is_right, left);
-        if (c < last) left = print_cut("  ", 0, false, left);
+        if (has_mark(t, c, '<')) text = frame_tail(text, widths[c], name, sizeof name);
+        left = print_cut(text, c == last && !is_right ? 0 : widths[c], is_right, left);
+        if (c < last) left = print_cut("", GAP, false, left);
     }
     const char *text = cell_text(t, at + last);
     if (is_beside) print_beside(text, before);
@@ -289,10 +298,10 @@ void table_print(cli_table_t *t)
 {
     int widths[TABLE_COLUMNS] = {0};
     for (int i = 0; i < t->count; i++) {
-        int width = width_of(cell_text(t, i)), *widest = &widths[i % t->columns];
+        int width = frame_width(cell_text(t, i)), *widest = &widths[i % t->columns];
         if (width > *widest) *widest = width;
     }
-    drop_columns(t, widths);
+    fit_columns(t, widths);
     for (int i = 0; i < t->count; i += t->columns) print_row(t, i, widths);
     for (int i = 0; i < t->count; i++) free(t->cells[i]);
     free(t->cells);

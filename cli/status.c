@@ -79,7 +79,7 @@ void cli_show_adapters(const common_t *c, json_t *answer)
         return;
     }
     cli_table_t t;
-    table_init(&t, "ADAPTER", ">ACTIVE", "~>DECISION", "~DIGEST", "NEWEST", ">CURRENT", ">LAG", "~WRITER",
+    table_init(&t, "<ADAPTER", ">ACTIVE", "~>DECISION", "~DIGEST", "NEWEST", ">CURRENT", ">LAG", "~WRITER",
                "+HELD");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *a = json_array_get(list, i), *held = json_object_get(a, "held"),

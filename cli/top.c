@@ -35,20 +35,21 @@ static const option_set_t SET = {
     "heddle top",
     "[OPTION...]",
     "Adapters, workers and transfers as they move, on the whole terminal.",
-    "1 2 3, Tab: adapters, workers, transfers.  Up, Down, PgUp, PgDn, Home, End (k j g G): select a row.\n"
-    "Enter: open it: the workers of an adapter, or all about a worker.  Esc, Backspace: back.\n"
-    "< >, Left, Right: sort by another column.  r: in reverse.  /: show only rows with a text in them; "
-    "Enter\n"
-    "keeps it, Esc ends it.  ? or h: the keys; any key but those that scroll ends that.  q: quit.\n"
-    "At the bottom is what needs a person, of the selected row: why, where its column has no room, and of "
-    "an\n"
-    "adapter the reasons of `heddle status --check`.\n"
-    "A narrow terminal has fewer columns, and the end of a name that is too long; of a worker that is "
-    "opened\n"
-    "all is there, wrapped.  Labels have a column where a worker has some; those without room are counted\n"
+    "1 2 3, Tab: adapters, workers, transfers.\n"
+    "Up, Down, PgUp, PgDn, Home, End (k j g G): select a row.\n"
+    "Enter: open it: the workers of an adapter, or all about a worker.\n"
+    "Esc, Backspace: back.\n"
+    "< >, Left, Right: sort by another column.  r: in reverse.\n"
+    "/: show only rows with a text in them; Enter keeps it, Esc ends it.\n"
+    "? or h: the keys; any key but those that scroll ends that.  q: quit.\n"
+    "At the bottom is what needs a person, of the selected row: why, where its\n"
+    "column has no room, and of an adapter the reasons of `heddle status --check`.\n"
+    "A narrow terminal has fewer columns, and the end of a name that is too long;\n"
+    "of a worker that is opened all is there, wrapped.\n"
+    "Labels have a column where a worker has some; those without room are counted\n"
     "(+2), and / finds these, too.\n"
-    "While the broker is lost the last answer stays, under a line that says so.  Without a terminal:\n"
-    "`heddle workers --watch`.\n" CLI_DUR,
+    "While the broker is lost the last answer stays, under a line that says so.\n"
+    "Without a terminal: `heddle workers --watch`.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     NULL,
@@ -136,22 +137,29 @@ static void put_line(int y, const char *text, attr_t attributes)
     attrset(A_NORMAL);
 }
 
+static void draw_first_line(const top_t *t)
+{
+    char where[400], at[25], now[16];
+    const common_t *c = &t->args->common;
+    buf_t text = {0};
+    clock_text(clock_wall(clock_system()), at);
+    snprintf(now, sizeof now, "%.8sZ", at + strlen("2026-11-28T"));
+    snprintf(where, sizeof where, "%.200s%s%s", c->broker, c->context ? ", " : "",
+             c->context ? c->context : "");
+    if (t->away_at[0]) buf_printf(&text, "%s  %s", t->away_at, t->why);
+    else board_head(&t->board, where, now, COLS, &text);
+    put_line(0, buf_text(&text), t->away_at[0] ? A_BOLD | A_REVERSE : A_BOLD);
+    buf_fini(&text);
+}
+
 static void draw_head(const top_t *t)
 {
-    char text[400], summary[160], now[25];
+    char text[400] = "";
     const board_t *b = &t->board;
-    clock_text(clock_wall(clock_system()), now);
-    board_summary(b, summary, sizeof summary);
-    if (t->away_at[0]) snprintf(text, sizeof text, "%s  %s", t->away_at, t->why);
-    else
-        snprintf(text, sizeof text, "%s  %.200s%s%s  %s", summary, t->args->common.broker,
-                 t->args->common.context ? ", " : "", t->args->common.context ? t->args->common.context : "",
-                 now);
-    put_line(0, text, t->away_at[0] ? A_BOLD | A_REVERSE : A_BOLD);
-    text[0] = 0;
+    draw_first_line(t);
     for (int v = 0; v < BOARD_VIEWS; v++) {
         size_t n = strlen(text);
-        snprintf(text + n, sizeof text - n, b->view == (board_view_t)v ? "[%d %s]  " : " %d %s   ", v + 1,
+        snprintf(text + n, sizeof text - n, b->view == (board_view_t)v ? "[%d:%s]  " : " %d:%s   ", v + 1,
                  board_view_name((board_view_t)v));
     }
     size_t n = strlen(text);
@@ -181,8 +189,8 @@ static void row_text(const board_t *b, const int *widths, const char *const *cel
         if (!widths[c]) continue;
         const char *cell = board_fit(&columns[c], cells[c], widths[c], name);
         size_t bytes = frame_cut(cell, strlen(cell), widths[c]);
-        int pad = widths[c];
-        for (size_t i = 0; i < bytes; i++) pad -= ((unsigned char)cell[i] & 0xc0) != 0x80;
+        int pad = widths[c] - frame_width(cell);
+        if (pad < 0) pad = 0;
         buf_printf(to, "%*s%.*s%*s  ", columns[c].is_number ? pad : 0, "", (int)bytes, cell,
                    columns[c].is_number ? 0 : pad, "");
     }

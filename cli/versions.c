@@ -397,7 +397,7 @@ static void render_one(const json_t *v)
     if (!stops) return;
     if (way_text(list, former, cli_integer(v, "former_count"), text, sizeof text)) print_line("way", text);
     cli_table_t t;
-    table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", "~>HOP", "~SOURCES", "~MS", "+WHY");
+    table_init(&t, "<WORKER", "STATE", "SINCE", ">BYTES", "~>HOP", "~SOURCES", "~MS", "+WHY");
     for (size_t i = 0; i < stop_count; i++) {
         const json_t *w = stops[i].row;
         char from[768], ms[320], bytes[96], hop[16] = "-";

@@ -211,10 +211,10 @@ static void render(const common_t *c, json_t *answer)
     cli_table_t t;
     bool with_labels = is_labelled(list);
     if (with_labels)
-        table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "~SINCE", "~DIGEST",
+        table_init(&t, "<WORKER", "SESSION", "CURRENT", "<ADAPTER", ">VERSION", "STATE", "~SINCE", "~DIGEST",
                    "FETCHING", "~>HEARTBEAT", "~>FETCHED", "~>OWN", "~>HELD", "~LABELS", "+WHY");
     else
-        table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "~SINCE", "~DIGEST",
+        table_init(&t, "<WORKER", "SESSION", "CURRENT", "<ADAPTER", ">VERSION", "STATE", "~SINCE", "~DIGEST",
                    "FETCHING", "~>HEARTBEAT", "~>FETCHED", "~>OWN", "~>HELD", "+WHY");
     /* Twice over the list: those that have ended come last, since the others are what the user looks for. */
     for (size_t i = 0; i < (is_shown ? 2 : 1) * count; i++) {

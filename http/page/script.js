@@ -468,10 +468,13 @@ function tiles(body) {
     tile('Publishers', count.writers.toLocaleString('en'), 'connected'));
 }
 
+const resume = name => with_code(` (\`heddle resume ${name}\` ends that)`);
+
 function needs(body) {
   const also = body.warnings.filter(w => !body.reasons.some(r => r.name === w.name));
   const part = (title, list) => list.length
-    ? [h('h2', {key: title}, title), list.map(r => h('div', {}, pill('warn', r.name), ' ', r.message))] : [];
+    ? [h('h2', {key: title}, title), list.map(r => h('div', {}, pill('warn', r.name), ' ', r.message,
+                                                                r.name === 'adapter.held' && resume(r.adapter)))] : [];
   if (!body.reasons.length && !also.length) return null;
   return h('section', {class: 'panel needs', 'aria-label': body.reasons.length ? 'What needs an operator' : 'Also noted',
                        tabindex: '0', key: 'needs'},
@@ -568,7 +571,7 @@ function view_adapter(name) {
     {id: 'note', title: 'Note, or tag', cell: v => v.reason || v.note ? more(`${name}@${v.version}`, v.reason?.message || v.note) : v.tag},
   ];
   return [h('div', {class: 'head', key: 'head'}, heading(name), badges(a),
-      a.base_model ? h('span', {class: 'soft'}, a.base_model) : null, h('span', {class: 'grow'}),
+      a.held && h('span', {class: 'soft'}, resume(name)), a.base_model ? h('span', {class: 'soft'}, a.base_model) : null, h('span', {class: 'grow'}),
       h('span', {class: 'soft'}, current_text(a)), lag_pill(a), h('a', {href: '#/workers', 'data-filter': name}, 'Workers')),
     serving_bar(a), table('versions', `Versions of ${name}`, columns, [...of.data.versions].reverse(), v => v.version)];
 }

@@ -60,14 +60,29 @@ static const char *first_cells(void)
 
 Test(board, begins_with_the_adapters)
 {
-    char text[200];
     cr_assert_str_eq(first_cells(), "*draft policy");
     const board_row_t *policy = &board.rows[1];
     static const char *const CELLS[] = {"policy", "7", "8", "staging", "2/2", "0", "7", "trainer"};
     for (size_t i = 0; i < sizeof CELLS / sizeof *CELLS; i++) cr_assert_str_eq(policy->cells[i], CELLS[i]);
     cr_assert_str_eq(board.rows[0].cells[1], "-", "nothing is active");
-    board_summary(&board, text, sizeof text);
-    cr_assert_str_eq(text, "2 adapters, 3 workers ready, 1 lost, 2 transfers");
+}
+
+static const char *head(const char *where, int columns)
+{
+    static buf_t out;
+    buf_clear(&out);
+    board_head(&board, where, "20:14:06Z", columns, &out);
+    return buf_text(&out);
+}
+
+Test(board, the_time_is_whole_in_the_head)
+{
+#define COUNTED "2 adapters, 3 workers ready, 1 lost, 2 transfers  "
+    cr_assert_str_eq(head("tcp://10.0.0.5:7700", 80), COUNTED "tcp://10.0.0.5:7700  20:14:06Z");
+    cr_assert_str_eq(head("tcp://10.0.0.5:7700", 79), COUNTED "..://10.0.0.5:7700  20:14:06Z");
+    cr_assert_str_eq(head("tcp://10.0.0.5:7700", 72), COUNTED "20:14:06Z", "no room for an address");
+    cr_assert_str_eq(head("a:1", 72), COUNTED "a:1  20:14:06Z", "but for a short one");
+    cr_assert_str_eq(head("a:1", 20), COUNTED "20:14:06Z");
 }
 
 Test(board, a_transfer_has_its_part_rate_and_the_time_left)
@@ -322,7 +337,7 @@ Test(board, the_selected_row_says_why_in_full)
     board_why(&board, &out);
     cr_assert_eq(out.bytes, 0, "all is well");
     take("{\"adapters\":[{\"name\":\"draft\"},{\"name\":\"policy\"}],\"reasons\":[{\"adapter\":\"policy\","
-         "\"message\":"
+         "\"name\":\"adapter.held\",\"message\":"
          "\"it is held\"},{\"adapter\":null,\"message\":\"the disk is "
          "full\"},{\"worker\":\"w1\",\"message\":\"lost\"}]}",
          WORKERS);
@@ -331,7 +346,7 @@ Test(board, the_selected_row_says_why_in_full)
     buf_clear(&out);
     keys("j");
     board_why(&board, &out);
-    cr_assert_str_eq(buf_text(&out), "it is held; the disk is full");
+    cr_assert_str_eq(buf_text(&out), "it is held (`heddle resume policy` ends that); the disk is full");
     buf_clear(&out);
     take(STATUS, "{\"workers\":[" WORKER("w1", "4", SERVES("policy", "7", "null")) "," WORKER(
                      "w2", "4",

@@ -15,7 +15,7 @@ TABLE = re.compile(r"table_init\(&t,([^;]*)\);", re.S)
 wrong, count = [], 0
 for path in sorted(CLI.glob("*.c")):
     headings = [heading.lower() for table in TABLE.findall(path.read_text())
-                for heading in re.findall(r'"[>+~]*([A-Z ]+)"', table)]
+                for heading in re.findall(r'"[>+~<]*([A-Z ]+)"', table)]
     for command in ("status", "adapters") if headings and path.stem == "status" else (path.stem,):
         shown = subprocess.run([HEDDLE, command, "--help"], capture_output=True, text=True).stdout
         terms = {term for line in re.findall(r"(?:^|  )([a-z ]+(?:, [a-z ]+)*):", shown, re.M)

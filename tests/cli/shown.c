@@ -120,6 +120,39 @@ Test(shown, columns_that_give_way_are_left_out)
     cr_assert_str_eq(printed_by(show_wide, "{\"columns\":20}", OUTPUT_TABLE), "WORKER  LAG\nw1       12\n");
 }
 
+static void show_names(const common_t *c, json_t *answer)
+{
+    cli_table_t t;
+    (void)c;
+    table_fit((int)cli_integer(answer, "columns"));
+    table_init(&t, "<WORKER", "<ADAPTER", "STATE", "~DIGEST", "+WHY");
+    table_row(&t, "rollout-7d9f8b6c54-ccccc", "policy-adapter", "draining", "5c39", "-");
+    table_row(&t, "w1", "p", "active", "18bf", "-");
+    table_print(&t);
+    table_fit(0);
+}
+
+/* After the columns that may be left out, and the longest first: what they are now is whole. */
+Test(shown, names_give_way_to_states)
+{
+    cr_assert_str_eq(printed_by(show_names, "{\"columns\":0}", OUTPUT_TABLE),
+                     "WORKER                    ADAPTER         STATE     DIGEST  WHY\n"
+                     "rollout-7d9f8b6c54-ccccc  policy-adapter  draining  5c39    -\n"
+                     "w1                        p               active    18bf    -\n");
+    cr_assert_str_eq(printed_by(show_names, "{\"columns\":50}", OUTPUT_TABLE),
+                     "WORKER                    ADAPTER         STATE   \n"
+                     "rollout-7d9f8b6c54-ccccc  policy-adapter  draining\n"
+                     "w1                        p               active  \n");
+    cr_assert_str_eq(printed_by(show_names, "{\"columns\":40}", OUTPUT_TABLE),
+                     "WORKER          ADAPTER         STATE   \n"
+                     "..8b6c54-ccccc  policy-adapter  draining\n"
+                     "w1              p               active  \n");
+    cr_assert_str_eq(printed_by(show_names, "{\"columns\":26}", OUTPUT_TABLE),
+                     "WORKER    ADAPTER   STATE \n"
+                     "..-ccccc  ..dapter  draini\n"
+                     "w1        p         active\n");
+}
+
 static void show_awaited(const common_t *c, json_t *a)
 {
     (void)c;

@@ -2,6 +2,7 @@
 """heddle top on a terminal: its views, keys and sizes; a transfer as it moves; a broker that ends and comes back;
 how it ends."""
 import os
+import re
 import subprocess
 
 from screen import BIN, WORK, Screen, ask, check, start, until
@@ -25,13 +26,14 @@ def row(screen, first):
 
 
 s = Screen("top", "--period", "200ms", "--timeout", "500ms", columns=120, term="linux")
-s.shows("[1 adapters]", "it begins with the adapters")
+s.shows("[1:adapters]", "it begins with the adapters")
 until(lambda: row(s, "policy")[1:5] == ["1", "1", "active", "2/2"], "with what is active and how many serve it")
 check(s.lines[0].startswith("1 adapter, 2 workers ready, 0 lost, 0 transfers  tcp://"), "the first line counts", s)
 ask("publish", f"{WORK}/v2", "--adapter", "policy")
 until(lambda: row(s, "policy")[1:2] == ["2"], "and what changes is shown")
 ask("rollback", "policy")
 until(lambda: any(line.startswith("policy is held at policy@1") for line in s.lines[15:]), "what needs a person is at the bottom")
+check("(`heddle resume policy` ends that)" in " ".join(s.text.split()), "with the command that ends it", s)
 ask("resume", "policy")
 until(lambda: "is held" not in s.text and row(s, "policy")[1:2] == ["2"], "until it does not")
 s.keys("\r")
@@ -80,11 +82,13 @@ until(lambda: row(s, "policy"), "keys go on")
 start("heddle-broker", "--listen", address, "--data", str(WORK / "data"), "--lease", "2s")
 until(lambda: "does not answer" not in s.text and "2 workers ready" in s.text, "it goes on when the broker is back")
 s.resize(24, 80)
+until(lambda: re.search(r" \d\d:\d\d:\d\dZ$", s.lines[0]), "80 columns have the whole time")
 s.keys("?")
 s.shows("sort by another column", "? shows the keys")
 shown = " ".join(s.text.split())
 check("Home, End (k j g G): select a row." in shown and "any key but those that scroll ends that" in shown,
       "whole, at 80 columns", s)
+check(not any(line.startswith(" ") for line in s.lines[3:23]), "and no line of it is wrapped", s)
 s.resize(10, 80)
 until(lambda: "Adapters" not in s.text and s.lines[9].startswith("Enter open"), "a low terminal has its beginning")
 s.keys("G")
@@ -111,7 +115,7 @@ s.keys("q")
 check(s.ends() == 0, "q ends it")
 
 s = Screen("top", term="vt100")
-s.shows("[1 adapters]", "an old terminal will do")
+s.shows("[1:adapters]", "an old terminal will do")
 s.keys("\x03")
 check(s.ends() == 130, "Ctrl-C ends it")
 

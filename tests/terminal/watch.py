@@ -2,6 +2,7 @@
 """heddle status, workers, adapters and versions --watch on a terminal: drawn in place, cut at its borders; a
 broker that ends and comes back; Ctrl-C."""
 import os
+import re
 
 from screen import WORK, Screen, ask, check, start, until
 
@@ -59,6 +60,9 @@ heading = next(line for line in s.lines if line.startswith("WORKER"))
 check({"FETCHING", "STATE", "VERSION"} <= set(heading.split()), "with what is served and what comes", s)
 check(set(heading.split()) <= {"WORKER", "SESSION", "CURRENT", "ADAPTER", "VERSION", "STATE", "SINCE", "DIGEST",
                                "FETCHING", "HEARTBEAT", "FETCHED", "OWN", "HELD", "WHY"}, "in whole columns", s)
+start("heddle-worker", "--adapter", "policy", "--name", "rollout-deployment-7d9f8b6c54-of-the-a-pool")
+until(lambda: any(re.match(r"\.\.\S+-the-a-pool +ready +yes +policy +\d+ +active ", line) for line in s.lines),
+      "a long name loses its beginning, and the state is whole")
 s.keys("\x03")
 s.ends()
 
