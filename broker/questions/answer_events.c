@@ -22,11 +22,11 @@ static void make_gap(event_walk_t *w, const answer_view_t *b, const msg_query_t 
                            .duration_ms = -1};
     if (q->epoch && q->epoch != w->log->epoch)
         events_message(&w->gap, HEDDLE_ERR_GONE,
-                       "the broker was started again: what epoch %llu had after %llu is gone",
+                       "the broker was started again: the events of epoch %llu from %llu on are gone",
                        (unsigned long long)q->epoch, (unsigned long long)q->after);
     else if (q->after > w->log->last_seq)
         events_message(&w->gap, HEDDLE_ERR_GONE,
-                       "event %llu has not been yet: what came before it was of another registry",
+                       "there is no event %llu yet: those before it were of another registry",
                        (unsigned long long)q->after);
     else
         events_message(&w->gap, HEDDLE_ERR_GONE, "events %llu to %llu are no longer kept",

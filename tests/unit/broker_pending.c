@@ -1046,6 +1046,8 @@ Test(pending, events_of_another_epoch_are_a_gap_at_once)
     cr_assert_str_eq(answer(), "");
     const json_t *first = json_array_get(json_object_get(body, "events"), 0);
     cr_assert_str_eq(json_string_value(json_object_get(first, "type")), "gap");
+    cr_assert_str_eq(json_string_value(json_object_get(first, "message")),
+                     "the broker was started again: the events of epoch 77 from 3 on are gone");
 }
 
 /* A registry that was restored or made anew comes to the same epochs. */
