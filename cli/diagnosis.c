@@ -158,8 +158,12 @@ static bool limits_descriptors(look_t *l)
 {
     int64_t most = number_of(part(l, "limits"), "descriptors");
     if (most < 0 || most >= DESCRIPTORS_FEW) return false;
-    if (most >= DESCRIPTORS_LEAST) l->level = LEVEL_WARNING;
-    text_printf(l->what, sizeof l->what, "a process may open %lld files here (ulimit -Hn)", (long long)most);
+    bool is_enough = most >= DESCRIPTORS_LEAST;
+    if (is_enough) l->level = LEVEL_WARNING;
+    text_printf(l->what, sizeof l->what,
+                "a process may have %lld files open here (ulimit -Hn); a worker needs %d%s", (long long)most,
+                is_enough ? DESCRIPTORS_FEW : DESCRIPTORS_LEAST,
+                is_enough ? " for many versions or peers" : " at least");
     return true;
 }
 
@@ -382,31 +386,31 @@ static bool worker_unreached(look_t *l)
     return true;
 }
 
+/* "w1, on gpu2WHAT: WHY" */
+static bool of_worker(look_t *l, const char *what, const char *why)
+{
+    text_printf(l->what, sizeof l->what, "%.128s, on %.128s%s: %.300s", text_of(l->row, "name"),
+                text_of(l->row, "host"), what, why);
+    return true;
+}
+
 /* UCX ends a process that reads such an address, and doctor asks in one of its own. */
 static bool worker_unreadable(look_t *l)
 {
-    if (strcmp(text_of(l->row, "reach"), "unreadable") != 0) return false;
-    text_printf(l->what, sizeof l->what, "%.128s, on %.128s: %.300s", text_of(l->row, "name"),
-                text_of(l->row, "host"), text_of(l->row, "reach_why"));
-    return true;
+    bool is_unreadable = !strcmp(text_of(l->row, "reach"), "unreadable");
+    return is_unreadable && of_worker(l, "", text_of(l->row, "reach_why"));
 }
 
 static bool worker_copies(look_t *l)
 {
     const char *why = text_of(l->row, "memory_why");
-    if (!why[0]) return false;
-    text_printf(l->what, sizeof l->what, "%.128s, on %.128s, copies the versions of its host: %.300s",
-                text_of(l->row, "name"), text_of(l->row, "host"), why);
-    return true;
+    return why[0] && of_worker(l, ", copies the versions of its host", why);
 }
 
 static bool worker_cut_off(look_t *l)
 {
     const char *why = text_of(l->row, "relay_why");
-    if (!strstr(why, "reaches no other worker")) return false;
-    text_printf(l->what, sizeof l->what, "%.128s, on %.128s: %.300s", text_of(l->row, "name"),
-                text_of(l->row, "host"), why);
-    return true;
+    return strstr(why, "reaches no other worker") && of_worker(l, "", why);
 }
 
 /* ---- the table ---- */
@@ -457,7 +461,8 @@ static const struct {
     {"limits.descriptors", LEVEL_CRITICAL, NULL, "limits.descriptors", limits_descriptors,
      "a worker opens 62 at its start, 16 for each version and up to 4 for each peer; a broker one for each "
      "connection",
-     "raise it: LimitNOFILE= of the unit, --ulimit nofile= of the container, ulimit -n of the shell"},
+     "raise the hard limit: LimitNOFILE= of the unit, --ulimit nofile= of the container, nofile in "
+     "/etc/security/limits.conf for a login (a shell can lower it alone)"},
     {"limits.file_size", LEVEL_WARNING, NULL, NULL, limits_file_size,
      "it limits the size of a version in memory, too, and of what a worker exports",
      "ulimit -f unlimited, or LimitFSIZE=infinity of the unit"},

@@ -65,7 +65,7 @@ int heddle_join_read(const char *join, char **ret_json)
     int rc = HEDDLE_OK;
     if (!join || !ret_json)
         rc = error_fail(&error, HEDDLE_ERR_USAGE, "a join string and a place for the answer are needed");
-    if (!rc) rc = join_string_take(join, &string, &error);
+    if (!rc) rc = join_string_read(join, &string, &error);
     json_t *body =
         rc ? NULL
            : json_pack("{s:o, s:s}", "broker", utf8_json(string.endpoints), "broker_key", string.broker_key);

@@ -132,11 +132,18 @@ static void hint_of_denied(heddle_error_t *error, const char *path)
                user, path);
 }
 
-static int read_line(const char *path, char ret_text[JOIN_STRING_TEXT], heddle_error_t *error)
+static void warn_of_others(const char *path)
 {
     struct stat st;
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || !(st.st_mode & (S_IRWXG | S_IRWXO))) return;
+    log_emit(LOG_WARN, "keys.others", "%s can be used by other users (mode %04o): chmod 600 it", path,
+             (unsigned)st.st_mode & 07777u);
+}
+
+static int read_line(const char *path, char ret_text[JOIN_STRING_TEXT], heddle_error_t *error)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    ssize_t n = fd < 0 || fstat(fd, &st) ? -1 : read(fd, ret_text, JOIN_STRING_TEXT - 1);
+    ssize_t n = fd < 0 ? -1 : read(fd, ret_text, JOIN_STRING_TEXT - 1);
     int why = errno;
     if (fd >= 0) close(fd);
     if (n < 0) {
@@ -146,15 +153,12 @@ static int read_line(const char *path, char ret_text[JOIN_STRING_TEXT], heddle_e
         else error_hint(error, "name the file that has the line which `heddle invite` printed");
         return rc;
     }
-    if (st.st_mode & (S_IRWXG | S_IRWXO) && S_ISREG(st.st_mode))
-        log_emit(LOG_WARN, "keys.others", "%s can be used by other users (mode %04o): chmod 600 it", path,
-                 (unsigned)st.st_mode & 07777u);
     ret_text[n] = 0;
     ret_text[strcspn(ret_text, "\r\n")] = 0;
     return HEDDLE_OK;
 }
 
-int join_string_take(const char *text_or_file, join_string_t *ret_string, heddle_error_t *error)
+int join_string_read(const char *text_or_file, join_string_t *ret_string, heddle_error_t *error)
 {
     char line[JOIN_STRING_TEXT];
     if (text_or_file[0] != '@') return join_string_parse(text_or_file, ret_string, error);
@@ -162,4 +166,10 @@ int join_string_take(const char *text_or_file, join_string_t *ret_string, heddle
     if (!rc) rc = join_string_parse(line, ret_string, error);
     explicit_bzero(line, sizeof line);
     return rc;
+}
+
+int join_string_take(const char *text_or_file, join_string_t *ret_string, heddle_error_t *error)
+{
+    if (text_or_file[0] == '@') warn_of_others(text_or_file + 1);
+    return join_string_read(text_or_file, ret_string, error);
 }

@@ -26,8 +26,9 @@ bool join_string_is_like(const char *text);
 /* Of its first line: a variable that was filled from a file ends with a newline.
  * USAGE: it is none, it is cut or damaged, or of another release. */
 int join_string_parse(const char *text, join_string_t *ret_string, heddle_error_t *error);
-/* The same of "@FILE", whose first line it is; a warning is logged where other users can read the file.
- * NOT_FOUND, DATA_DIR. */
+/* The same of "@FILE", whose first line it is.  NOT_FOUND, DATA_DIR. */
+int join_string_read(const char *text_or_file, join_string_t *ret_string, heddle_error_t *error);
+/* The same, to use it: a warning is logged where other users can read the file. */
 int join_string_take(const char *text_or_file, join_string_t *ret_string, heddle_error_t *error);
 /* USAGE: endpoints that nothing can dial, or too many. */
 int join_string_write(const join_string_t *string, char ret_text[JOIN_STRING_TEXT], heddle_error_t *error);

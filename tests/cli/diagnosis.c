@@ -28,15 +28,21 @@ static const char WELL[] =
 
 static json_t *findings;
 
-static void diagnose(const char *parts)
+static json_t *facts_with(const char *parts)
 {
     json_t *facts = json_loads(WELL, 0, NULL), *changed = json_loads(parts, 0, NULL);
     cr_assert(facts && changed, "%s", parts);
     json_object_update(facts, changed);
+    json_decref(changed);
+    return facts;
+}
+
+static void diagnose(const char *parts)
+{
+    json_t *facts = facts_with(parts);
     json_decref(findings);
     findings = diagnosis_of(facts);
     json_decref(facts);
-    json_decref(changed);
 }
 
 static void end(void)
@@ -96,8 +102,10 @@ Test(diagnosis, this_host)
     finds("{\"data\":{\"device\":\"lo\",\"loopback\":true,\"elsewhere\":true,\"error\":null}}",
           "data.loopback", "critical", "loopback (lo)", "--data-device");
     finds_nothing("{\"data\":{\"device\":\"lo\",\"loopback\":true,\"elsewhere\":false,\"error\":null}}");
-    finds("{\"limits\":{\"descriptors\":127}}", "limits.descriptors", "critical", "127 files", "LimitNOFILE");
-    finds("{\"limits\":{\"descriptors\":128}}", "limits.descriptors", "warning", "128 files", "LimitNOFILE");
+    finds("{\"limits\":{\"descriptors\":127}}", "limits.descriptors", "critical",
+          "127 files open here (ulimit -Hn); a worker needs 128 at least", "LimitNOFILE");
+    finds("{\"limits\":{\"descriptors\":128}}", "limits.descriptors", "warning",
+          "a worker needs 1024 for many", "limits.conf");
     finds_nothing("{\"limits\":{\"descriptors\":1024}}");
     finds("{\"limits\":{\"descriptors\":20000,\"file_bytes\":1000000}}", "limits.file_size", "warning",
           "1.0 MB", "ulimit -f");
@@ -256,7 +264,7 @@ Test(diagnosis, the_worst_comes_first_and_is_the_level)
 
 Test(diagnosis, each_check_has_a_name_of_its_own)
 {
-    json_t *facts = json_loads(WELL, 0, NULL), *names = diagnosis_checks(facts);
+    json_t *facts = facts_with("{}"), *names = diagnosis_checks(facts);
     json_decref(facts);
     cr_assert(json_array_size(names) > 20);
     for (size_t i = 0; i < json_array_size(names); i++)
@@ -268,16 +276,12 @@ Test(diagnosis, each_check_has_a_name_of_its_own)
 
 static size_t count_checks(const char *parts, const char *name, bool *ret_has)
 {
-    json_t *facts = json_loads(WELL, 0, NULL), *changed = json_loads(parts, 0, NULL);
-    cr_assert(facts && changed, "%s", parts);
-    json_object_update(facts, changed);
-    json_t *names = diagnosis_checks(facts);
+    json_t *facts = facts_with(parts), *names = diagnosis_checks(facts);
     size_t count = json_array_size(names);
     *ret_has = false;
     for (size_t i = 0; i < count; i++) *ret_has |= !strcmp(json_string_value(json_array_get(names, i)), name);
     json_decref(names);
     json_decref(facts);
-    json_decref(changed);
     return count;
 }
 

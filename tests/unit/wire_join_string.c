@@ -50,6 +50,10 @@ Test(join_string, is_the_first_line_of_a_file)
     rc = join_string_take(file_with(line, 0644), &back, &e);
     cr_assert(strstr(captured_end(&log), "keys.others"), "as a key file that others can read");
     cr_assert_eq(rc, HEDDLE_OK);
+    log = captured_begin();
+    rc = join_string_read(file_with(line, 0644), &back, &e);
+    cr_assert_str_eq(captured_end(&log), "", "it is not used");
+    cr_assert_eq(rc, HEDDLE_OK);
     cr_assert_eq(join_string_take("@/nowhere/join", &back, &e), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(join_string_take(file_with("", 0600), &back, &e), HEDDLE_ERR_USAGE);
 }
