@@ -99,10 +99,10 @@ typedef struct visit {
     char *text;
     size_t bytes;
     uint32_t retry_s; /* 0: none is said */
+    bool follows;     /* it is to be a stream of events, and is one when its first page has come */
     /* a stream of events: its request has the page that comes next */
-    bool has_first; /* a page came: from now on only news are asked for */
-    buf_t pending;  /* events on their way to the client */
-    size_t sent;    /* of these */
+    buf_t pending; /* events on their way to the client */
+    size_t sent;   /* of these */
     uint64_t ask_us, beat_us;
 } visit_t;
 
@@ -120,10 +120,11 @@ struct server {
     int end_fd; /* readable: the thread ends */
     uint64_t last_ticket, sweep_us;
     uint64_t probes[REQUEST_READYZ + 1]; /* by kind: the ticket of the one that the loop has; 0: none */
-    client_t *clients;
+    client_t *clients;                   /* the oldest first */
+    unsigned client_count, clients_most;
     bool has_closed; /* a connection; see sleep_ms */
     visit_t *waiting, *streams;
-    int stream_count;
+    int stream_count; /* also those that wait for their first page */
     bool is_ending;
     int joining;
     size_t bodies_bytes;
@@ -340,12 +341,12 @@ static bool is_same_page(const request_t *a, const request_t *b)
 }
 
 /* Streams that have come to the same event have one question, so that the loop makes the page once. */
-static bool shares_question(const server_t *s, visit_t *v)
+static bool shares_question(const visit_t *others, visit_t *v)
 {
     const visit_t *other;
-    DL_FOREACH(s->streams, other)
+    DL_FOREACH(others, other)
     {
-        bool is_asked = other->question.ticket != 0 && other != v;
+        bool is_asked = other->follows && other->question.ticket != 0 && other != v;
         if (!is_asked || !is_same_page(&other->question.request, &v->question.request)) continue;
         v->question.ticket = other->question.ticket;
         return true;
@@ -353,15 +354,17 @@ static bool shares_question(const server_t *s, visit_t *v)
     return false;
 }
 
-/* A stream waits as long as it takes. */
+/* A stream waits as long as it takes, and may share the question of another one, which has waited longer. */
 static bool ask(server_t *s, visit_t *v)
 {
     if (request_is_probe(&v->question.request)) return ask_probe(s, v);
-    if (is_stream(v) && shares_question(s, v)) return true;
+    v->question.due_us = now_us() + LOOP_US;
+    if (v->follows && (shares_question(s->streams, v) || shares_question(s->waiting, v))) return true;
     v->question.ticket = ++s->last_ticket;
-    v->question.is_stream = is_stream(v);
-    v->question.due_us = is_stream(v) ? CLOCK_NEVER : now_us() + LOOP_US;
-    return mailbox_ask(s->mailbox, &v->question);
+    question_t asked = v->question;
+    asked.is_stream = v->follows;
+    if (v->follows) asked.due_us = CLOCK_NEVER;
+    return mailbox_ask(s->mailbox, &asked);
 }
 
 static void answer_busy(server_t *s, visit_t *v)
@@ -397,11 +400,8 @@ static void answer_metrics(server_t *s, visit_t *v, samples_t *samples)
 {
     const char *accept = header(v, "Accept");
     bool is_openmetrics = accept && strstr(accept, "application/openmetrics-text");
-    const client_t *c;
-    size_t count;
     buf_t out = {0};
-    DL_COUNT(s->clients, c, count);
-    samples_add(samples, &METRICS[0], NULL, (double)count);
+    samples_add(samples, &METRICS[0], NULL, s->client_count);
     for (size_t i = 0; i < STATUS_COUNT; i++)
         samples_add(samples, &METRICS[1], STATUSES[i].text, (double)s->answered[i]);
     if (s->certificate_end_ms) samples_add(samples, &METRICS[2], NULL, (double)s->certificate_end_ms / 1e3);
@@ -449,17 +449,29 @@ static void go_on_stream(visit_t *v)
     go_on(v);
 }
 
-/* An answer of the loop goes to its stream.  What was not answered is asked for again. */
+/* Of a stream that has come so far without an event for it: an id without data is no event, and yet where a
+ * client that connects again goes on.  Else it would begin anew, and a gap would not be said. */
+static void add_place(visit_t *v)
+{
+    const request_t *r = &v->question.request;
+    buf_printf(&v->pending, "id: %llu-%llu\n\n", (unsigned long long)r->epoch,
+               (unsigned long long)(r->after ? r->after - 1 : 0));
+}
+
+/* An answer of the loop goes to its stream.  A failure ends that: its client connects again, and has the
+ * reason as a status. */
 static void take_events(visit_t *v, const reply_t *reply)
 {
     uint64_t now = now_us();
     v->question.ticket = 0;
     v->ask_us = reply->more ? now : (now / PACE_US + 1) * PACE_US;
-    if (reply->error.code) return;
+    if (reply->error.code) {
+        if (v->client) shutdown(v->client->fd, SHUT_RDWR);
+        return;
+    }
     buf_add(&v->pending, reply->events.data, reply->events.bytes);
     v->question.request.after = reply->next;
     v->question.request.epoch = reply->epoch;
-    v->has_first = true;
     if (!v->pending.bytes && !v->pending.failed) return;
     v->beat_us = now + BEAT_US;
     go_on_stream(v);
@@ -472,7 +484,7 @@ static void feed_streams(server_t *s, uint64_t now)
     visit_t *v;
     DL_FOREACH(s->streams, v)
     {
-        bool is_new = !v->has_first || last_seq >= v->question.request.after;
+        bool is_new = last_seq >= v->question.request.after;
         if (v->pending.failed && v->client) shutdown(v->client->fd, SHUT_RDWR);
         if (v->state != VISIT_IDLE) continue; /* its client has not read what there is */
         if (v->client) v->client->since_us = now;
@@ -482,7 +494,7 @@ static void feed_streams(server_t *s, uint64_t now)
         }
         if (now < v->beat_us) continue;
         v->beat_us = now + BEAT_US;
-        buf_add_text(&v->pending, ":\n\n"); /* a proxy would end a silent connection */
+        add_place(v); /* a proxy would end a silent connection */
         go_on_stream(v);
     }
 }
@@ -494,7 +506,7 @@ static uint64_t streams_due(const server_t *s)
     uint64_t due = CLOCK_NEVER, last_seq = mailbox_noted(s->mailbox);
     bool waits_for_news = false;
     for (const visit_t *v = s->streams; v; v = v->next) {
-        bool is_new = !v->has_first || last_seq >= v->question.request.after;
+        bool is_new = last_seq >= v->question.request.after;
         if (v->state != VISIT_IDLE) continue;
         due = clock_earlier(due, v->beat_us);
         if (v->question.ticket) continue;
@@ -505,21 +517,19 @@ static uint64_t streams_due(const server_t *s)
     return due;
 }
 
-static void begin_stream(server_t *s, visit_t *v)
+/* Its first page has come: before, it waited as every question does, which may be refused. */
+static void begin_stream(server_t *s, visit_t *v, const reply_t *reply)
 {
-    const char *id = header(v, "Last-Event-ID");
-    if (s->stream_count == STREAMS) {
-        answer_busy(s, v);
-        return;
-    }
-    if (id) request_resume(&v->question.request, id);
+    stop_waiting(s, v);
     buf_printf(&v->pending, "retry: %d\n\n", RETRY_S * 1000);
     v->state = VISIT_STREAM;
     v->status = 200;
     v->type = "text/event-stream";
     v->beat_us = now_us() + BEAT_US;
     DL_APPEND(s->streams, v);
-    s->stream_count++;
+    take_events(v, reply);
+    add_place(v);
+    go_on(v);
 }
 
 static visit_t *visit_of(const server_t *s, uint64_t ticket)
@@ -534,9 +544,10 @@ static visit_t *visit_of(const server_t *s, uint64_t ticket)
 
 static void take_reply(server_t *s, visit_t *v, reply_t *reply)
 {
-    bool is_over = !is_stream(v);
+    bool is_over = !is_stream(v) && (reply->error.code || !v->follows);
     if (is_stream(v)) take_events(v, reply);
     else if (reply->error.code) answer_failure(s, v, &reply->error);
+    else if (v->follows) begin_stream(s, v, reply);
     else if (reply->samples) answer_metrics(s, v, reply->samples);
     else is_over = take_page(s, v, reply);
     if (!is_over) return;
@@ -626,6 +637,18 @@ static bool wants_stream(const visit_t *v)
     return op && !strcmp(op, "events") && accept && strstr(accept, "text/event-stream");
 }
 
+/* False: all places for streams are taken. */
+static bool takes_place(server_t *s, visit_t *v)
+{
+    const char *id = header(v, "Last-Event-ID");
+    if (!wants_stream(v)) return true;
+    if (s->stream_count == STREAMS) return false;
+    if (id) request_resume(&v->question.request, id);
+    v->follows = true;
+    s->stream_count++;
+    return true;
+}
+
 static void begin(server_t *s, visit_t *v, const char *method)
 {
     heddle_error_t error = {0};
@@ -646,8 +669,7 @@ static void begin(server_t *s, visit_t *v, const char *method)
     if (status != 200) answer_error(s, v, status, &error);
     else if (kind == REQUEST_ASSET) answer_asset(v);
     else if (s->is_ending) answer_ending(s, v);
-    else if (wants_stream(v)) begin_stream(s, v);
-    else if (!ask(s, v)) answer_busy(s, v);
+    else if (!takes_place(s, v) || !ask(s, v)) answer_busy(s, v);
     else {
         DL_APPEND(s->waiting, v);
         v->state = VISIT_WAITING;
@@ -695,10 +717,8 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **r
     if (!v) return;
     *request = NULL;
     if (v->state == VISIT_WAITING) stop_waiting(s, v);
-    if (is_stream(v)) {
-        DL_DELETE(s->streams, v);
-        s->stream_count--;
-    }
+    if (is_stream(v)) DL_DELETE(s->streams, v);
+    if (v->follows) s->stream_count--;
     buf_fini(&v->pending);
     if (v->client) v->client->is_served = false, v->client->since_us = now_us();
     if (v->text) s->bodies_bytes -= v->bytes;
@@ -708,13 +728,25 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **r
 
 /* ---- connections ---- */
 
+/* libmicrohttpd accepts none beyond the limit, so that one that comes then would wait until the time of
+ * another one is over: the oldest without a request ends at once. */
+static void make_room(server_t *s)
+{
+    client_t *c = s->clients;
+    while (c && c->is_served) c = c->next;
+    if (c && c->next) shutdown(c->fd, SHUT_RDWR); /* else it is the one that has just come */
+}
+
 static void on_connection(void *self, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode what)
 {
     server_t *s = self;
     client_t *c = *context;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
-        if (c) DL_DELETE(s->clients, c);
+        if (c) {
+            DL_DELETE(s->clients, c);
+            s->client_count--;
+        }
         free(c);
         *context = NULL;
         s->has_closed = true;
@@ -727,6 +759,7 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
     *c = (client_t){.fd = info->connect_fd, .since_us = now_us()};
     DL_APPEND(s->clients, c);
     *context = c;
+    if (++s->client_count == s->clients_most) make_room(s);
 }
 
 static void sweep(server_t *s, uint64_t now)
@@ -818,7 +851,7 @@ static void *run(void *self)
 static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
 {
     uint64_t most = descriptors_limit() / DESCRIPTORS_SHARE;
-    unsigned connections = most < CONNECTIONS ? (unsigned)most : CONNECTIONS;
+    unsigned connections = s->clients_most = most < CONNECTIONS ? (unsigned)most : CONNECTIONS;
     int listen_fd = fcntl(opts->listen_fd, F_DUPFD_CLOEXEC, 0);
     if (listen_fd < 0) return NULL;
     const certificate_t *c = opts->certificate;

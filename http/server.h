@@ -11,7 +11,8 @@
  * request.
  *
  * A stream of events (Accept: text/event-stream) is a request whose answer goes on: it asks for a page
- * whenever the loop notes that there are new events.
+ * whenever the loop notes that there are new events.  It begins when its first page is there, so that what is
+ * refused has a status.
  *
  * The loop's side is the mailbox alone.  Opened and closed by one thread, which blocks in server_close until
  * the other one has ended. */

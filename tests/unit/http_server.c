@@ -4,6 +4,7 @@
 #include "http/server.h"
 
 #include "core/clock.h"
+#include "core/errors.h"
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
@@ -30,6 +31,7 @@ enum {
     QUESTION_COUNT = 40,
     FEW_DESCRIPTORS = 256,
     STREAM_PLACE_US = 8000000, /* much less than the 15 s between two signs of life */
+    BEAT_S = 15,               /* between two signs of life */
     SEND_S = 60,               /* for an answer to be read */
     EVENTS_BYTES = 16 << 20,   /* of a page: more than the sockets of both ends hold */
     NEWS_END = 10000,          /* beyond all numbers of events that are noted */
@@ -41,16 +43,19 @@ typedef struct {
     uint16_t port;
     pthread_t loop;
     int end_fd;
-    json_t *large; /* of each page, in the test about bytes */
-    int together;  /* so many questions are answered one right after the other */
-    bool more;     /* pages never end */
-    char *words;   /* of the only event, which the first page has; NULL: there is none */
+    json_t *large;         /* of each page, in the test about bytes */
+    int together;          /* so many questions are answered one right after the other */
+    bool more;             /* pages never end */
+    char *words;           /* of the event that the first pages have; NULL: there is none */
+    int pages;             /* so many more than one have it */
+    atomic_bool stands_by; /* it has no events */
     atomic_int events_asked;
 } rig_t;
 
 /* ---- the clock ---- */
 
 static atomic_long ahead_s;
+static atomic_bool is_standing; /* since the start of this host */
 static atomic_ulong clock_reads;
 
 /* Instead of libc's: the time of the server is that of the test. */
@@ -60,25 +65,31 @@ int clock_gettime(clockid_t clock, struct timespec *ret_now)
     if (clock != CLOCK_BOOTTIME) return rc;
     atomic_fetch_add(&clock_reads, 1);
     ret_now->tv_sec += atomic_load(&ahead_s);
+    if (atomic_load(&is_standing)) *ret_now = (struct timespec){.tv_sec = 1};
     return rc;
 }
 
 /* ---- the loop ---- */
 
-/* The first page has the event, if there is one; the others have nothing. */
-static void add_events(rig_t *r, reply_t *reply)
+/* The first pages have the event, if there is one; the others have nothing. */
+static void add_events(rig_t *r, const request_t *request, reply_t *reply)
 {
-    bool is_first = atomic_fetch_add(&r->events_asked, 1) == 0;
+    bool is_first = atomic_fetch_add(&r->events_asked, 1) <= r->pages;
     reply->epoch = 1;
     reply->next = is_first || !r->words ? 1 : NEWS_END;
-    if (is_first && r->words) buf_printf(&reply->events, "id: 1-0\ndata: {\"words\":\"%s\"}\n\n", r->words);
+    if (is_first && r->words)
+        buf_printf(&reply->events,
+                   "id: 1-0\ndata: {\"words\":\"%s\",\"adapter\":\"%s\",\"worker\":\"%s\"}\n\n", r->words,
+                   request->ref.name, request->worker);
 }
 
 static void answer(rig_t *r, const question_t *q)
 {
     reply_t reply = {.ticket = q->ticket, .more = r->more};
     if (request_is_probe(&q->request)) reply.more = false, reply.body = json_pack("{s:b}", "ok", 1);
-    else if (q->is_stream) add_events(r, &reply);
+    else if (q->is_stream && atomic_load(&r->stands_by))
+        error_fail(&reply.error, HEDDLE_ERR_UNAVAILABLE, "another broker leads");
+    else if (q->is_stream) add_events(r, &q->request, &reply);
     else if (r->large) reply.body = json_deep_copy(r->large); /* one of two threads counts its readers */
     else reply.body = json_pack("{s:[i]}", "workers", 1);
     mailbox_reply(server_mailbox(r->server), &reply);
@@ -178,6 +189,13 @@ static int status_of(const rig_t *r, const char *path, char text[4096])
     return status;
 }
 
+static int stream_open(const rig_t *r, const char *until, char text[4096], int *ret_fd)
+{
+                            *ret_fd = client_open(r);
+    client_ask(*ret_fd, "/api/v1/events", "text/event-stream");
+    return client_read(*ret_fd, until, text);
+}
+
 /* ---- what is bounded ---- */
 
 /* Answers count from when they are made, also those of one turn, until they are sent or given up. */
@@ -263,17 +281,22 @@ Test(server, a_request_that_waits_at_the_end_has_the_reason, .timeout = 60)
     close(fd);
 }
 
+static void limit_descriptors(void)
+{
+    struct rlimit few;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &few), 0);
+    few.rlim_cur = few.rlim_max = FEW_DESCRIPTORS;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+}
+
 /* Members need descriptors, and the limit may be low. */
 Test(server, connections_leave_descriptors, .timeout = 60)
 {
     rig_t r = {.together = 1};
     char text[4096];
-    struct rlimit few;
     int fds[FEW_DESCRIPTORS / 4];
     enum { LAST = FEW_DESCRIPTORS / 4 - 1 };
-    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &few), 0);
-    few.rlim_cur = few.rlim_max = FEW_DESCRIPTORS;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    limit_descriptors();
     rig_open(&r);
     for (int i = 0; i <= LAST; i++) fds[i] = client_open(&r);
     client_ask(fds[LAST], "/livez", "*/*");
@@ -281,6 +304,27 @@ Test(server, connections_leave_descriptors, .timeout = 60)
     cr_expect_eq(recv(fds[0], text, 1, MSG_DONTWAIT), 0,
                  "it had no place before those that say nothing lost theirs");
     for (int i = 0; i <= LAST; i++) close(fds[i]);
+    rig_close(&r);
+}
+
+/* No time passes, so that none has lost its place by its time. */
+Test(server, the_oldest_that_says_nothing_makes_room, .timeout = 60)
+{
+    enum { PLACES = FEW_DESCRIPTORS / 8 };
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fds[PLACES], stream;
+    atomic_store(&is_standing, true);
+    limit_descriptors();
+    rig_open(&r);
+    cr_assert_eq(stream_open(&r, "retry: ", text, &stream), 200, "%s", text);
+    for (int i = 0; i < PLACES; i++) fds[i] = client_open(&r);
+    cr_expect_eq(status_of(&r, "/livez", text), 200, "%s", text);
+    cr_expect_eq(recv(fds[0], text, 1, MSG_DONTWAIT), 0, "the oldest has ended");
+    cr_expect_eq(recv(fds[PLACES - 1], text, 1, MSG_DONTWAIT), -1, "the newest has not");
+    cr_expect_neq(recv(stream, text, sizeof text, MSG_DONTWAIT), 0, "nor one that is answered");
+    for (int i = 0; i < PLACES; i++) close(fds[i]);
+    close(stream);
     rig_close(&r);
 }
 
@@ -312,13 +356,6 @@ Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
     rig_close(&r);
 }
 
-static int stream_open(const rig_t *r, const char *until, char text[4096], int *ret_fd)
-{
-    *ret_fd = client_open(r);
-    client_ask(*ret_fd, "/api/v1/events", "text/event-stream");
-    return client_read(*ret_fd, until, text);
-}
-
 /* However many pages are open.  A request that is answered without the loop shows that the thread has looked at
  * its streams again. */
 Test(server, streams_that_are_at_one_event_have_one_question, .timeout = 60)
@@ -328,15 +365,117 @@ Test(server, streams_that_are_at_one_event_have_one_question, .timeout = 60)
     char text[4096];
     int fds[COUNT];
     rig_open_silent(&r);
-    for (int i = 0; i < COUNT; i++) cr_assert_eq(stream_open(&r, "retry: ", text, &fds[i]), 200, "%s", text);
+    for (int i = 0; i < COUNT; i++) {
+        fds[i] = client_open(&r);
+        client_ask(fds[i], "/api/v1/events", "text/event-stream");
+    }
     for (int i = 0; i < 2; i++) cr_assert_eq(status_of(&r, "/nowhere", text), 404, "%s", text);
     rig_answer(&r);
     for (int i = 0; i < COUNT; i++) {
-        client_read(fds[i], "\n\n", text);
+        cr_expect_eq(client_read(fds[i], "data: {", text), 200, "%d: %s", i, text);
         cr_expect(strstr(text, "id: 1-0\ndata: {"), "%d: %s", i, text);
         close(fds[i]);
     }
     cr_expect_eq(atomic_load(&r.events_asked), 1, "asked %d times", atomic_load(&r.events_asked));
+    rig_close(&r);
+}
+
+/* The page of one adapter is not that of another, nor that of a worker. */
+Test(server, streams_with_other_filters_have_questions_of_their_own, .timeout = 60)
+{
+    static const char *const PATHS[] = {"/api/v1/events?adapter=a", "/api/v1/events?adapter=b",
+                                        "/api/v1/events?worker=a"};
+    static const char *const WANTED[] = {"\"adapter\":\"a\",\"worker\":\"\"",
+                                         "\"adapter\":\"b\",\"worker\":\"\"",
+                                         "\"adapter\":\"\",\"worker\":\"a\""};
+    enum { COUNT = sizeof PATHS / sizeof *PATHS };
+    rig_t r = {.together = 1, .words = "x", .pages = COUNT - 1};
+    char text[4096];
+    int fds[COUNT];
+    rig_open_silent(&r);
+    for (int i = 0; i < COUNT; i++) {
+        fds[i] = client_open(&r);
+        client_ask(fds[i], PATHS[i], "text/event-stream");
+    }
+    for (int i = 0; i < 2; i++) cr_assert_eq(status_of(&r, "/nowhere", text), 404, "%s", text);
+    rig_answer(&r);
+    for (int i = 0; i < COUNT; i++) {
+        client_read(fds[i], "\"}", text);
+        cr_expect(strstr(text, WANTED[i]), "%s: %s", PATHS[i], text);
+        close(fds[i]);
+    }
+    cr_expect_eq(atomic_load(&r.events_asked), COUNT, "asked %d times", atomic_load(&r.events_asked));
+    rig_close(&r);
+}
+
+/* A turn of the thread looks at all streams; a request that is answered without the loop shows that some were. */
+static void let_turn(const rig_t *r, int seconds)
+{
+    char text[4096];
+    atomic_fetch_add(&ahead_s, seconds);
+    for (int i = 0; i < 3; i++) cr_assert_eq(status_of(r, "/nowhere", text), 404, "%s", text);
+}
+
+/* The first that asked, or another one: the answer is for those that are left. */
+Test(server, a_client_that_leaves_takes_no_answer_along, .timeout = 60)
+{
+    enum { COUNT = 3 };
+    for (int leaver = 0; leaver < COUNT - 1; leaver++) {
+        rig_t r = {.together = 1, .words = "x", .pages = COUNT};
+        char text[4096];
+        int fds[COUNT];
+        rig_open(&r);
+        for (int i = 0; i < COUNT; i++)
+            cr_assert_eq(stream_open(&r, "\"}\n\nid: 1-0\n\n", text, &fds[i]), 200, "%s", text);
+        r.together = 2; /* the loop answers when there is another question */
+        mailbox_note(server_mailbox(r.server), 1);
+        let_turn(&r, 1);
+        close(fds[leaver]);
+        let_turn(&r, 2);
+        cr_expect_eq(atomic_load(&r.events_asked), COUNT, "the question is out");
+        cr_expect_eq(status_of(&r, "/api/v1/workers", text), 200, "%s", text);
+        for (int i = 0; i < COUNT; i++) {
+            if (i == leaver) continue;
+            client_read(fds[i], "\n\n", text);
+            cr_expect(strstr(text, "data: {"), "%d without %d: %s", i, leaver, text);
+            close(fds[i]);
+        }
+        cr_expect_eq(atomic_load(&r.events_asked), COUNT + 1, "once for all");
+        rig_close(&r);
+    }
+}
+
+/* Else it would begin anew when it connects again, and what it missed would not be said. */
+Test(server, a_stream_without_events_has_a_place, .timeout = 60)
+{
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fd;
+    rig_open(&r);
+    cr_expect_eq(stream_open(&r, "id: 1-0\n\n", text, &fd), 200, "%s", text);
+    atomic_store(&ahead_s, BEAT_S + 1);
+    cr_expect_eq(status_of(&r, "/nowhere", text), 404);
+    client_read(fd, "\n\n", text);
+    cr_expect(strstr(text, "id: 1-0\n\n"), "so has its sign of life: %s", text);
+    close(fd);
+    rig_close(&r);
+}
+
+/* A client of a standby must not take silence for peace. */
+Test(server, a_stream_that_is_refused_has_a_status, .timeout = 60)
+{
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fds[2];
+    rig_open(&r);
+    cr_assert_eq(stream_open(&r, "retry: ", text, &fds[0]), 200, "%s", text);
+    atomic_store(&r.stands_by, true);
+    cr_expect_eq(stream_open(&r, "leads", text, &fds[1]), 503, "%s", text);
+    cr_expect(strstr(text, "another broker leads") && strstr(text, "Retry-After: "), "%s", text);
+    mailbox_note(server_mailbox(r.server), 1000);
+    while (client_read(fds[0], "never", text)) {}
+    cr_expect_eq(recv(fds[0], text, 1, MSG_DONTWAIT), 0, "one that went on ends with what it waits for");
+    for (int i = 0; i < 2; i++) close(fds[i]);
     rig_close(&r);
 }
 
