@@ -35,19 +35,28 @@ static int answer_api(const answer_view_t *view, const question_t *q, reply_t *t
     return HEDDLE_OK;
 }
 
-/* "id: 3-17", and the event as a line of `heddle events -o json`.  Made once, for all streams that wait for
- * it, and without a tree: at every version some events come from each worker. */
-static void add_event(buf_t *to, const event_row_t *e, uint64_t epoch)
+/* Of a stream: copies, which become text on the HTTP thread.  At every version some come from each worker. */
+typedef struct {
+    uint64_t epoch;
+    size_t count;
+    event_row_t rows[];
+} event_copies_t;
+
+/* "id: 3-17", and the event as a line of `heddle events -o json`, each. */
+static void add_events(const void *rows, buf_t *to)
 {
-    event_row_t shown = *e;
-    option_words(shown.message);
-    buf_add_text(to, "id: ");
-    buf_add_number(to, epoch);
-    buf_add_text(to, "-");
-    buf_add_number(to, e->seq);
-    buf_add_text(to, "\ndata: ");
-    event_text(to, &shown, epoch);
-    buf_add_text(to, "\n\n");
+    const event_copies_t *copies = rows;
+    for (const event_row_t *e = copies->rows; e < copies->rows + copies->count; e++) {
+        event_row_t shown = *e;
+        option_words(shown.message);
+        buf_add_text(to, "id: ");
+        buf_add_number(to, copies->epoch);
+        buf_add_text(to, "-");
+        buf_add_number(to, e->seq);
+        buf_add_text(to, "\ndata: ");
+        event_text(to, &shown, copies->epoch);
+        buf_add_text(to, "\n\n");
+    }
 }
 
 static int answer_stream(const answer_view_t *view, const question_t *q, reply_t *to, heddle_error_t *error)
@@ -57,12 +66,19 @@ static int answer_stream(const answer_view_t *view, const question_t *q, reply_t
     const event_row_t *e = NULL;
     request_query(&q->request, &query);
     event_walk_begin(&walk, view, &query);
-    to->epoch = view->events->epoch;
-    uint64_t left = query.limit ? query.limit : ANSWER_PAGE_EVENTS;
-    for (; left && (e = event_walk_next(&walk)) != NULL; left--) add_event(&to->events, e, to->epoch);
-    to->more = e != NULL;
+    uint64_t most = query.limit ? query.limit : ANSWER_PAGE_EVENTS,
+             there = view->events->last_seq + 1 - walk.seq + walk.has_gap;
+    if (most > there) most = there;
+    event_copies_t *copies = malloc(sizeof *copies + most * sizeof *copies->rows);
+    if (!copies) return cell_no_memory(error);
+    copies->epoch = to->epoch = view->events->epoch;
+    copies->count = 0;
+    while (copies->count < most && (e = event_walk_next(&walk)) != NULL) copies->rows[copies->count++] = *e;
+    to->rows = copies;
+    to->add_rows = add_events;
+    to->more = walk.seq <= view->events->last_seq;
     to->next = walk.seq;
-    return to->events.failed ? cell_no_memory(error) : HEDDLE_OK;
+    return HEDDLE_OK;
 }
 
 /* It is well, and ready where it could take over at once; only the leader answers more. */

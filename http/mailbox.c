@@ -60,12 +60,22 @@ void mailbox_destroy(mailbox_t **mailbox)
     free(m);
 }
 
+const buf_t *reply_events(reply_t *r)
+{
+    if (r->rows) r->add_rows(r->rows, &r->events);
+    free(r->rows);
+    r->rows = NULL;
+    return &r->events;
+}
+
 void reply_fini(reply_t *r)
 {
     json_decref(r->body);
     r->body = NULL;
     free(r->samples);
     r->samples = NULL;
+    free(r->rows);
+    r->rows = NULL;
     buf_fini(&r->events);
 }
 

@@ -40,8 +40,10 @@ typedef struct {
     json_t *body;         /* owned; NULL: a failure, samples, or events */
     samples_t *samples;   /* of /metrics, owned; NULL */
     buf_t events;         /* for streams, owned: as they send it */
-    uint64_t epoch;       /* of the events */
-    bool more;            /* another page follows */
+    void *rows;           /* of which `add_rows` makes it, on the HTTP thread; freed by free(); NULL */
+    void (*add_rows)(const void *rows, buf_t *events);
+    uint64_t epoch; /* of the events */
+    bool more;      /* another page follows */
     uint64_t next;
     char next_name[HEDDLE_NAME_MAX + 1];
 } reply_t;
@@ -57,7 +59,7 @@ int mailbox_reply_fd(const mailbox_t *m);            /* mailbox_take resets it *
 /* One at a time, and at most one for each time that the descriptor is readable.  Those that are late go back
  * as such. */
 bool mailbox_next(mailbox_t *m, uint64_t now_us, question_t *ret_question);
-void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes body, samples and events */
+void mailbox_reply(mailbox_t *m, const reply_t *reply); /* takes all that is owned */
 int mailbox_question_fd(const mailbox_t *m);
 
 /* [the loop's thread] How far events have come.  The other side wakes once where it listens, and not else. */
@@ -66,6 +68,7 @@ uint64_t mailbox_noted(mailbox_t *m); /* [the HTTP thread] The same. */
 /* [the HTTP thread] It wakes when events have come further than `seen`, which may be so already. */
 void mailbox_listen(mailbox_t *m, uint64_t seen);
 
+const buf_t *reply_events(reply_t *r); /* made with the first call */
 void reply_fini(reply_t *r);
 
 #endif

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -42,6 +43,9 @@ enum {
     LOOK_MS = 100,            /* the same, where poll fails */
     STREAMS = 32,             /* of events; they never take all places of the mailbox */
     STREAM_BYTES = 16384,     /* of a stream that are given to the kernel at a time */
+    NICE = 10,                /* where processors are short, a tenth of the share of other threads */
+    PAGE_MS = 100,            /* between two questions, for each page that is open */
+    ROOM_US = 5000,           /* between two connections that end to make room */
     PACE_US = 100000,         /* streams ask as often, all at once, so that events come together */
     BEAT_US = 15000000,       /* between two signs of life in a stream without events */
     RETRY_S = 1               /* after which a client may try again what found no place */
@@ -118,7 +122,7 @@ struct server {
     pthread_t thread;
     bool has_thread;
     int end_fd; /* readable: the thread ends */
-    uint64_t last_ticket, sweep_us;
+    uint64_t last_ticket, sweep_us, room_us;
     uint64_t probes[REQUEST_READYZ + 1]; /* by kind: the ticket of the one that the loop has; 0: none */
     client_t *clients;                   /* the oldest first */
     unsigned client_count, clients_most;
@@ -278,7 +282,7 @@ static ssize_t read_stream(void *self, uint64_t at, char *to, size_t size)
 /* MHD_NO closes the connection. */
 static enum MHD_Result respond(server_t *s, visit_t *v)
 {
-    char retry[16];
+    char retry[16], pace[16];
     struct MHD_Response *r =
         is_stream(v) ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, v, NULL)
                      : response_of(s, v);
@@ -295,6 +299,8 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
     if (v->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     snprintf(retry, sizeof retry, "%u", v->retry_s);
     if (v->retry_s) MHD_add_response_header(r, "Retry-After", retry);
+    snprintf(pace, sizeof pace, "%d", s->stream_count * PAGE_MS);
+    if (v->question.request.kind == REQUEST_API) MHD_add_response_header(r, "X-Pace-Ms", pace);
     enum MHD_Result rc = MHD_queue_response(v->connection, (unsigned)v->status, r);
     MHD_destroy_response(r);
     return rc;
@@ -460,7 +466,7 @@ static void add_place(visit_t *v)
 
 /* An answer of the loop goes to its stream.  A failure ends that: its client connects again, and has the
  * reason as a status. */
-static void take_events(visit_t *v, const reply_t *reply)
+static void take_events(visit_t *v, reply_t *reply)
 {
     uint64_t now = now_us();
     v->question.ticket = 0;
@@ -469,7 +475,9 @@ static void take_events(visit_t *v, const reply_t *reply)
         if (v->client) shutdown(v->client->fd, SHUT_RDWR);
         return;
     }
-    buf_add(&v->pending, reply->events.data, reply->events.bytes);
+    const buf_t *events = reply_events(reply);
+    buf_add(&v->pending, events->data, events->bytes);
+    v->pending.failed |= events->failed;
     v->question.request.after = reply->next;
     v->question.request.epoch = reply->epoch;
     if (!v->pending.bytes && !v->pending.failed) return;
@@ -518,7 +526,7 @@ static uint64_t streams_due(const server_t *s)
 }
 
 /* Its first page has come: before, it waited as every question does, which may be refused. */
-static void begin_stream(server_t *s, visit_t *v, const reply_t *reply)
+static void begin_stream(server_t *s, visit_t *v, reply_t *reply)
 {
     stop_waiting(s, v);
     buf_printf(&v->pending, "retry: %d\n\n", RETRY_S * 1000);
@@ -729,10 +737,13 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **r
 /* ---- connections ---- */
 
 /* libmicrohttpd accepts none beyond the limit, so that one that comes then would wait until the time of
- * another one is over: the oldest without a request ends at once. */
-static void make_room(server_t *s)
+ * another one is over: the oldest without a request ends at once.  Not more often than ROOM_US says, so that
+ * connections without end cost no more than that many. */
+static void make_room(server_t *s, uint64_t now)
 {
     client_t *c = s->clients;
+    if (s->client_count < s->clients_most || now < s->room_us) return;
+    s->room_us = now + ROOM_US;
     while (c && c->is_served) c = c->next;
     if (c && c->next) shutdown(c->fd, SHUT_RDWR); /* else it is the one that has just come */
 }
@@ -759,7 +770,7 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
     *c = (client_t){.fd = info->connect_fd, .since_us = now_us()};
     DL_APPEND(s->clients, c);
     *context = c;
-    if (++s->client_count == s->clients_most) make_room(s);
+    s->client_count++;
 }
 
 static void sweep(server_t *s, uint64_t now)
@@ -792,6 +803,7 @@ static int sleep_ms(const server_t *s)
     MHD_UNSIGNED_LONG_LONG most = 0;
     uint64_t now = now_us(), until = clock_earlier(s->clients ? s->sweep_us : CLOCK_NEVER, streams_due(s));
     for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->question.due_us);
+    if (s->client_count == s->clients_most) until = clock_earlier(until, s->room_us);
     bool is_due = MHD_get_timeout(s->daemon, &most) == MHD_YES;
     if (is_due) until = clock_earlier(until, now + most * 1000);
     if (s->has_closed) return 0;
@@ -816,6 +828,7 @@ static void wait_without(server_t *s, struct pollfd *end)
 static void *run(void *self)
 {
     server_t *s = self;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE); /* of this thread: readers wait, and not members */
     int http_fd = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     struct pollfd fds[] = {{.fd = http_fd, .events = POLLIN},
                            {.fd = mailbox_reply_fd(s->mailbox), .events = POLLIN},
@@ -827,6 +840,7 @@ static void *run(void *self)
         end_late(s, now);
         feed_streams(s, now);
         sweep(s, now);
+        make_room(s, now);
         s->has_closed = false;
         MHD_run(s->daemon);
     }

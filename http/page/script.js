@@ -97,7 +97,8 @@ const ref = (name, version) => `#/versions/${encodeURIComponent(name)}@${version
 const ANSWER_MS = 10000;        // for an answer to come
 const SILENCE_MS = 40000;       // of the stream: the broker gives a sign of life every 15 s
 const RETRY_MS = 1000;
-const PACE_MS = 400;            // between two requests of one answer; and ten times as long as it took,
+const PACE_MS = 400;            // between two requests of one answer; as the broker says, where many pages are
+                                // open; and ten times as long as it took,
 const PACE_MOST_MS = 10000;     // at most this long: a broker that stood still answers as fast as before
 const META_SHOWN = 8;           // of a version
 const EVENTS_KEPT = 2000;
@@ -113,10 +114,15 @@ class Refused extends Error {
 
 let token = sessionStorage.getItem('heddle-token');
 
+let pace_ms = PACE_MS;
+
 async function send(path, headers, signal) {
   if (token) headers.Authorization = `Bearer ${token}`;
   const answer = await fetch(path, {headers, signal, cache: 'no-store', credentials: 'omit', redirect: 'error'});
-  if (answer.ok) return answer;
+  if (answer.ok) {
+    pace_ms = Math.max(PACE_MS, Number(answer.headers.get('X-Pace-Ms')) || 0);
+    return answer;
+  }
   let body = null;
   try { body = await answer.json(); } catch { /* not one of the broker's */ }
   if (answer.status === 401) ask_token();
@@ -175,7 +181,7 @@ class Feed {
     this.is_asked = false;
     const now_ms = performance.now();
     this.next_ms = this.error ? now_ms + RETRY_MS
-      : began_ms + Math.min(Math.max(PACE_MS, 10 * (now_ms - began_ms)), PACE_MOST_MS);
+      : began_ms + Math.min(Math.max(pace_ms, 10 * (now_ms - began_ms)), PACE_MOST_MS);
     if (this.path !== path) this.is_stale = true;
     draw_soon();
   }

@@ -65,7 +65,7 @@ int clock_gettime(clockid_t clock, struct timespec *ret_now)
     if (clock != CLOCK_BOOTTIME) return rc;
     atomic_fetch_add(&clock_reads, 1);
     ret_now->tv_sec += atomic_load(&ahead_s);
-    if (atomic_load(&is_standing)) *ret_now = (struct timespec){.tv_sec = 1};
+    if (atomic_load(&is_standing)) *ret_now = (struct timespec){.tv_sec = 1 + atomic_load(&ahead_s)};
     return rc;
 }
 
@@ -191,9 +191,9 @@ static int status_of(const rig_t *r, const char *path, char text[4096])
 
 static int stream_open(const rig_t *r, const char *until, char text[4096], int *ret_fd)
 {
-                            *ret_fd = client_open(r);
-    client_ask(*ret_fd, "/api/v1/events", "text/event-stream");
-    return client_read(*ret_fd, until, text);
+    int fd = ret_fd[0] = client_open(r);
+    client_ask(fd, "/api/v1/events", "text/event-stream");
+    return client_read(fd, until, text);
 }
 
 /* ---- what is bounded ---- */
@@ -307,7 +307,8 @@ Test(server, connections_leave_descriptors, .timeout = 60)
     rig_close(&r);
 }
 
-/* No time passes, so that none has lost its place by its time. */
+/* Only so much time passes that none has lost its place by its time.  One ends at a time: connections without
+                                       * end cost no more than that. */
 Test(server, the_oldest_that_says_nothing_makes_room, .timeout = 60)
 {
     enum { PLACES = FEW_DESCRIPTORS / 8 };
@@ -319,8 +320,11 @@ Test(server, the_oldest_that_says_nothing_makes_room, .timeout = 60)
     rig_open(&r);
     cr_assert_eq(stream_open(&r, "retry: ", text, &stream), 200, "%s", text);
     for (int i = 0; i < PLACES; i++) fds[i] = client_open(&r);
+    cr_expect_eq(recv(fds[0], text, 1, 0), 0, "the oldest has ended");
+    atomic_store(&ahead_s, 1);
     cr_expect_eq(status_of(&r, "/livez", text), 200, "%s", text);
-    cr_expect_eq(recv(fds[0], text, 1, MSG_DONTWAIT), 0, "the oldest has ended");
+    cr_expect_eq(recv(fds[1], text, 1, MSG_DONTWAIT), 0, "and the next one, a moment later");
+    cr_expect_eq(recv(fds[2], text, 1, MSG_DONTWAIT), -1, "no other one in that moment");
     cr_expect_eq(recv(fds[PLACES - 1], text, 1, MSG_DONTWAIT), -1, "the newest has not");
     cr_expect_neq(recv(stream, text, sizeof text, MSG_DONTWAIT), 0, "nor one that is answered");
     for (int i = 0; i < PLACES; i++) close(fds[i]);
@@ -353,6 +357,23 @@ Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
     }
     cr_expect_eq(status, 200, "%s", text);
     close(fds[0]);
+    rig_close(&r);
+}
+
+/* All pages together ask as often as four do. */
+Test(server, pages_share_how_often_they_ask, .timeout = 60)
+{
+    enum { COUNT = 20 };
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fds[COUNT];
+    rig_open(&r);
+    cr_assert_eq(status_of(&r, "/api/v1/workers", text), 200, "%s", text);
+    cr_expect(strstr(text, "X-Pace-Ms: 0\r\n"), "%s", text);
+    for (int i = 0; i < COUNT; i++) cr_assert_eq(stream_open(&r, "retry: ", text, &fds[i]), 200, "%s", text);
+    cr_assert_eq(status_of(&r, "/api/v1/workers", text), 200, "%s", text);
+    cr_expect(strstr(text, "X-Pace-Ms: 2000\r\n"), "%s", text);
+    for (int i = 0; i < COUNT; i++) close(fds[i]);
     rig_close(&r);
 }
 
