@@ -31,15 +31,13 @@ static int order_text(const void *a, const void *b)
 
 static holder_hosts_t holder_hosts(const answer_view_t *b, const track_t *t)
 {
-    size_t holders = track_holder_count(t), seen = 0, named = 0, count = 0;
+    size_t holders = track_holder_count(t), named = 0, count = 0;
     const char **hosts = calloc(holders + 1, sizeof *hosts), *only = NULL;
     if (!hosts) return (holder_hosts_t){0};
-    for (size_t i = 0; seen < holders && i < t->copy_count; i++) {
+    for (size_t i = 0; named < holders && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = copy_holds(c) ? membership_by_token(b->members, c->token) : NULL;
-        if (!m) continue;
-        seen++;
-        if (!named || strcmp(hosts[named - 1], m->host) != 0) hosts[named++] = m->host; /* less to sort */
+        if (m) hosts[named++] = m->host;
     }
     qsort(hosts, named, sizeof *hosts, order_text);
     for (size_t i = 0; i < named; i++) count += !i || strcmp(hosts[i - 1], hosts[i]) != 0;
