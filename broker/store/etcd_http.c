@@ -124,8 +124,13 @@ bool etcd_http_send(etcd_http_t *h, etcd_lane_t at, const etcd_request_t *r)
 
 /* Only where there was no connection it is certain that nothing arrived.  That etcd does not take the
  * certificate of this broker comes after it, and counts as any other end. */
-static etcd_outcome_t outcome_of(CURLcode code)
+/* libcurl sends a request again by itself, where a connection that was kept ends without an answer, and then
+ * says what became of the last try.  Bytes that were sent by any of them may have arrived. */
+static etcd_outcome_t outcome_of(CURLcode code, CURL *curl)
 {
+    long sent = 0;
+    curl_easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &sent);
+    if (code && sent) return ETCD_UNKNOWN;
     switch (code) {
     case CURLE_OK: return ETCD_ANSWERED;
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -172,7 +177,7 @@ static void end_requests(etcd_http_t *h)
             stop(h, lane);
             const char *why = *lane->why ? lane->why : curl_easy_strerror(code);
             bytes_t body = code ? bytes_of(why, strlen(why)) : buf_view(&lane->body);
-            h->opts.on_end(h->opts.self, (etcd_lane_t)i, outcome_of(code), body);
+            h->opts.on_end(h->opts.self, (etcd_lane_t)i, outcome_of(code, lane->curl), body);
             break;
         }
     }

@@ -590,7 +590,7 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
     }
     if (l->is_last_of_import) etcd_txn_delete(&t, IMPORT);
     if (l->is_last_of_move) put_text(&t, IMPORT, MOVED, 0);
-    marker(l, l->commits + 1, text);
+    marker(l, ++l->tries, text);
     put_text(&t, LAST, text, 0);
     etcd_txn_else(&t);
     etcd_txn_get(&t, LEADER);
@@ -637,8 +637,9 @@ static void end_commit(etcd_leader_t *l, int rc)
 {
     if (rc) rows_undo(l->rows);
     else rows_keep(l->rows);
-    if (!rc) l->commits++;
+    if (!rc) l->commits = l->tries;
     l->is_committing = false;
+    l->refused = 0;
     l->has_outcome = true;
     l->outcome = rc;
     work(l)->is_wanted = false;
@@ -653,19 +654,21 @@ bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *err
     return true;
 }
 
-/* A comparison failed.  The marker says whether an earlier try happened. */
+/* A comparison failed, or it was looked up.  The marker says whether the commit happened. */
 static void on_failed_commit(etcd_leader_t *l, const etcd_answer_t *a)
 {
-    char text[MARKER_BYTES];
-    bool is_leader = false, has_happened = false;
-    marker(l, l->commits + 1, text);
+    char text[MARKER_BYTES], before[MARKER_BYTES];
+    bool is_leader = false, has_happened = false, is_before = false;
+    marker(l, l->tries, text);
+    marker(l, l->commits, before);
     for (size_t i = 0; i < a->kv_count; i++) {
         bytes_t key = short_key(l, a->kvs[i].key), value = a->kvs[i].value;
         if (is_key(key, LEADER)) is_leader = a->kvs[i].create_revision == l->created_revision;
-        if (is_key(key, LAST)) has_happened = is_key(value, text);
+        if (is_key(key, LAST)) has_happened = is_key(value, text), is_before = is_key(value, before);
     }
     if (has_happened) end_commit(l, HEDDLE_OK);
-    if (is_leader && has_happened) return;
+    else if (l->refused && is_leader && is_before) end_commit(l, l->refused);
+    if (is_leader && !l->is_committing) return;
     lose(l, is_leader ? "another process wrote to the registry" : "its key in etcd is gone");
 }
 
@@ -835,6 +838,19 @@ static const char *refusal_hint(int code)
     }
 }
 
+/* Etcd says that it has no room also of a transaction that it has done, where that was the one that filled it.
+ * No earlier try of this one is under way, so what is there now stays. */
+static void look_up_commit(etcd_leader_t *l, int code, uint64_t now_us)
+{
+    etcd_txn_t t;
+    etcd_txn_begin(&t, want(l, ETCD_WORK, ETCD_TXN, now_us), l->opts.prefix);
+    etcd_txn_get(&t, LEADER);
+    etcd_txn_get(&t, LAST);
+    etcd_txn_end(&t);
+    work(l)->is_unknown = true;
+    l->refused = code;
+}
+
 /* An etcd without room grants no lease, and takes no leader's key: it is asked again once a second. */
 static void stand_by_for_room(etcd_leader_t *l, uint64_t now_us)
 {
@@ -853,7 +869,8 @@ static void on_refusal(etcd_leader_t *l, etcd_lane_state_t *s, const etcd_answer
         }
         error_fail(&l->why, code, "etcd refuses a transaction: %s", a->message);
         error_hint(&l->why, "%s", refusal_hint(code));
-        end_commit(l, code);
+        if (code == HEDDLE_ERR_NO_SPACE) look_up_commit(l, code, now_us);
+        else end_commit(l, code);
     } else if (l->state == ETCD_LEADING || l->state == ETCD_ENDING ||
                (code == HEDDLE_ERR_NO_SPACE && l->opts.purpose == ETCD_SERVE)) {
         s->is_sent = false;
@@ -879,7 +896,7 @@ static void on_work_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t no
         break;
     case ETCD_LEADING:
         if (!l->is_committing) work(l)->is_wanted = false;
-        else if (a->succeeded) end_commit(l, HEDDLE_OK);
+        else if (a->succeeded && !l->refused) end_commit(l, HEDDLE_OK);
         else on_failed_commit(l, a);
         break;
     default: work(l)->is_wanted = false; break;
@@ -904,7 +921,7 @@ static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     }
     s->is_sent = false;
     s->due_us = now_us + SECOND_US;
-    if (!l->is_committing || work(l)->is_unknown) return;
+    if (!l->is_committing || work(l)->is_sent || work(l)->is_unknown) return;
     error_fail(&l->why, HEDDLE_ERR_DENIED, "etcd does not let this user in: %s", why);
     error_hint(&l->why, "nothing was recorded; see the user and password in the file of --store-user");
     end_commit(l, HEDDLE_ERR_DENIED);
@@ -939,8 +956,8 @@ static void on_no_answer(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us)
         refuse_start(l);
     else if (l->state == ETCD_TAKING && lane == ETCD_WORK)
         look(l, ETCD_LOOKING, s->due_us); /* did it take? */
-    else if (l->state == ETCD_LEADING && lane != ETCD_LEASE && l->is_committing && !work(l)->is_unknown &&
-             now_us >= l->lease_us) {
+    else if (l->state == ETCD_LEADING && lane != ETCD_LEASE && l->is_committing && !work(l)->is_sent &&
+             !work(l)->is_unknown && now_us >= l->lease_us) {
         error_fail(&l->why, HEDDLE_ERR_UNAVAILABLE, "no endpoint of etcd can be reached");
         error_hint(&l->why, "nothing was recorded; see that etcd runs");
         end_commit(l, HEDDLE_ERR_UNAVAILABLE);

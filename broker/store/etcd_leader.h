@@ -172,8 +172,11 @@ typedef struct {
     bool has_yielded; /* etcd_leader_has_yielded */
     etcd_follow_t follow;
     uint64_t page_rows, page_revision;
-    uint64_t commits; /* so many had a marker */
-    uint64_t steps;   /* so many answers of the lane WORK were of use */
+    uint64_t commits,
+        tries;      /* numbers: in the marker of the last transaction, and of the last try; a number of
+                     * a try that was refused is not used again */
+    int refused;    /* the commit was, with this code, and it is looked up whether it happened; 0 */
+    uint64_t steps; /* so many answers of the lane WORK were of use */
     bool is_committing, has_outcome;
     int outcome;                   /* of the commit */
     heddle_error_t why;            /* of the outcome; of LOST and REFUSED */

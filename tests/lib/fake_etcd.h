@@ -32,7 +32,8 @@ typedef struct {
     uint64_t ttl_s[FAKE_LEASES];
     int leases;
     uint64_t now_us;
-    const char *error; /* every request that writes is refused with it; NULL: none */
+    const char *error; /* every transaction that writes is refused with it; NULL: none */
+    bool fills;        /* the next one that does is done, and refused for want of room */
     int error_code, page_rows_max;
     const char *denied; /* the user may not read this key; NULL: it may read all */
     char *answer;
@@ -366,7 +367,17 @@ static inline bytes_t fake_etcd_do(fake_etcd_t *f, etcd_call_t call, bytes_t bod
     fake_must(request != NULL, "a request is no JSON");
     uint64_t limit = fake_number(request, "limit");
     if (!f->revision) f->revision = 1;
-    if (f->error && call == ETCD_TXN && json_array_size(json_object_get(request, "compare")))
+    const json_t *does = call == ETCD_TXN ? json_object_get(request, "success") : NULL;
+    bool writes = false;
+    for (size_t i = 0; i < json_array_size(does); i++)
+        writes |= !json_object_get(json_array_get(does, i), "request_range");
+    if (f->fills && writes) {
+        f->fills = false;
+        f->error = "etcdserver: mvcc: database space exceeded";
+        f->error_code = 8;
+        json_decref(fake_txn(f, request));
+        answer = json_pack("{s:s, s:s, s:i}", "error", f->error, "message", f->error, "code", f->error_code);
+    } else if (f->error && writes)
         answer = json_pack("{s:s, s:s, s:i}", "error", f->error, "message", f->error, "code", f->error_code);
     else if (call == ETCD_RANGE && f->page_rows_max && limit > (uint64_t)f->page_rows_max)
         answer = json_pack("{s:s, s:i}", "error", "grpc: received message larger than max", "code", 8);

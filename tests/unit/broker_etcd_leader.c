@@ -1049,6 +1049,65 @@ Test(etcd_leader, a_full_etcd_refuses_a_commit_and_takes_the_next_one)
     cr_assert_eq(floor_of(0), 2);
 }
 
+/* The transaction that fills an etcd is done, and its answer is that there is no room. */
+Test(etcd_leader, one_that_fills_etcd_has_happened)
+{
+    open_run(0);
+    leads(0);
+    T.etcd.fills = true;
+    begin_floor(0, 1);
+    turn(0);
+    cr_assert_eq(outcome(0), HEDDLE_OK);
+    begin_floor(0, 2);
+    turn(0);
+    cr_assert_eq(outcome(0), HEDDLE_ERR_NO_SPACE);
+    cr_assert_eq(floor_of(0), 1);
+    T.etcd.error = NULL;
+    record_floor(0, 3);
+}
+
+/* Whether it happened is not known while nothing answers, however long. */
+Test(etcd_leader, a_full_etcd_that_goes_silent_is_waited_for)
+{
+    open_run(0);
+    leads(0);
+    T.etcd.fills = true;
+    begin_floor(0, 1);
+    cr_assert(send_one(0, ETCD_WORK));
+    answer_one(0, ETCD_WORK, ETCD_ANSWERED);
+    for (int i = 0; i < 10; i++) {
+        cr_assert(send_one(0, ETCD_WORK));
+        answer_one(0, ETCD_WORK, ETCD_UNSENT);
+        pass(1000);
+        cr_assert_eq(outcome(0), HEDDLE_ERR_AGAIN);
+    }
+    turn(0);
+    cr_assert_eq(outcome(0), HEDDLE_OK);
+}
+
+static void answer_text(int i, int lane, const char *text)
+{
+    T.sent[i][lane].is_there = false;
+    etcd_leader_answer(&T.runs[i], (etcd_lane_t)lane, ETCD_ANSWERED, bytes_of(text, strlen(text)), T.now_us);
+}
+
+/* Where one that was refused has happened all the same, the next one is not taken for it. */
+Test(etcd_leader, a_marker_is_used_once)
+{
+    open_run(0);
+    leads(0);
+    begin_floor(0, 1);
+    cr_assert(send_one(0, ETCD_WORK));
+    fake_etcd_do(&T.etcd, ETCD_TXN, buf_view(&T.sent[0][ETCD_WORK].body));
+    answer_text(0, ETCD_WORK, "{\"error\":\"etcdserver: request is too large\",\"code\":3}");
+    cr_assert_eq(outcome(0), HEDDLE_ERR_LIMIT);
+    begin_floor(0, 2);
+    turn(0);
+    cr_assert_eq(outcome(0), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(T.runs[0].state, ETCD_LOST);
+    cr_assert_not_null(strstr(T.runs[0].why.message, "another process wrote"), "%s", T.runs[0].why.message);
+}
+
 /* Else the outcome would be assumed: the first try may have happened. */
 Test(etcd_leader, a_refusal_of_the_second_try_says_nothing_of_the_first)
 {
@@ -1547,12 +1606,6 @@ Test(etcd_leader, answers_that_are_none_are_no_answers)
 
 /* ---- answers at odd moments ---- */
 
-static void answer_text(int i, int lane, const char *text)
-{
-    T.sent[i][lane].is_there = false;
-    etcd_leader_answer(&T.runs[i], (etcd_lane_t)lane, ETCD_ANSWERED, bytes_of(text, strlen(text)), T.now_us);
-}
-
 static void refuses_to_start(int i, int code, const char *what, const char *why)
 {
     cr_assert_eq(T.runs[i].state, ETCD_REFUSED);
@@ -1780,6 +1833,33 @@ Test(etcd_leader, an_end_that_etcd_refuses_is_an_end_after_a_second)
     open_run(1);
     etcd_leader_end(&T.runs[1], T.now_us);
     cr_assert_eq(T.runs[1].state, ETCD_ENDED, "it had no lease");
+}
+
+/* Another lane asks for the login. */
+Test(etcd_leader, a_login_that_is_refused_ends_no_commit_that_is_under_way)
+{
+    open_user(0);
+    cr_assert(send_one(0, ETCD_LOGIN));
+    answer_text(0, ETCD_LOGIN, "{\"token\":\"one\"}");
+    leads(0);
+    pass(2000);
+    begin_floor(0, 1);
+    cr_assert(send_one(0, ETCD_WORK));
+    cr_assert(send_one(0, ETCD_LEASE));
+    answer_text(0, ETCD_LEASE, "{\"error\":\"etcdserver: invalid auth token\",\"code\":16}");
+    pass(100);
+    cr_assert(send_one(0, ETCD_LOGIN));
+    answer_text(0, ETCD_LOGIN,
+                "{\"error\":\"authentication failed, invalid user ID or password\",\"code\":3}");
+    cr_assert_eq(outcome(0), HEDDLE_ERR_AGAIN);
+    pass(1000);
+    cr_assert(send_one(0, ETCD_LOGIN));
+    T.now_us += TTL_S * 1000000ull; /* by this broker's clock alone */
+    answer_one(0, ETCD_LOGIN, ETCD_UNSENT);
+    cr_assert_eq(outcome(0), HEDDLE_ERR_AGAIN, "nor one that is not answered");
+    answer_one(0, ETCD_WORK, ETCD_ANSWERED);
+    cr_assert_eq(outcome(0), HEDDLE_OK);
+    cr_assert_eq(floor_of(0), 1);
 }
 
 /* ---- commits that etcd never sees, and those that it refuses ---- */
