@@ -66,8 +66,8 @@ static int answer_stream(const answer_view_t *view, const question_t *q, reply_t
     const event_row_t *e = NULL;
     request_query(&q->request, &query);
     event_walk_begin(&walk, view, &query);
-    uint64_t most = query.limit ? query.limit : ANSWER_PAGE_EVENTS,
-             there = view->events->last_seq + 1 - walk.seq + walk.has_gap;
+    uint64_t most = query.limit ? query.limit : ANSWER_PAGE_EVENTS, last = view->events->last_seq,
+             there = walk.has_gap + (last < walk.seq ? 0 : last + 1 - walk.seq);
     if (most > there) most = there;
     event_copies_t *copies = malloc(sizeof *copies + most * sizeof *copies->rows);
     if (!copies) return cell_no_memory(error);

@@ -41,7 +41,7 @@ enum {
     LOOP_US = 2000000,        /* for the loop to answer: more, and it stands still */
     SWEEP_US = 1000000,       /* how often connections are looked at */
     LOOK_MS = 100,            /* the same, where poll fails */
-    STREAMS = 32,             /* of events; they never take all places of the mailbox */
+    STREAMS_SHARE = 8,        /* of the connections may be streams: 32 that never take all of the mailbox */
     STREAM_BYTES = 16384,     /* of a stream that are given to the kernel at a time */
     NICE = 10,                /* where processors are short, a tenth of the share of other threads */
     PAGE_MS = 100,            /* between two questions, for each page that is open */
@@ -650,7 +650,7 @@ static bool takes_place(server_t *s, visit_t *v)
 {
     const char *id = header(v, "Last-Event-ID");
     if (!wants_stream(v)) return true;
-    if (s->stream_count == STREAMS) return false;
+    if (s->stream_count >= (int)(s->clients_most / STREAMS_SHARE)) return false;
     if (id) request_resume(&v->question.request, id);
     v->follows = true;
     s->stream_count++;

@@ -838,8 +838,8 @@ static const char *refusal_hint(int code)
     }
 }
 
-/* Etcd says that it has no room also of a transaction that it has done, where that was the one that filled it.
- * No earlier try of this one is under way, so what is there now stays. */
+/* Etcd says that it has no room also of a transaction that it has done, where that was the one that filled
+ * it.  No earlier try of this one is under way, so what is there now stays. */
 static void look_up_commit(etcd_leader_t *l, int code, uint64_t now_us)
 {
     etcd_txn_t t;

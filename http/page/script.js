@@ -171,12 +171,14 @@ class Feed {
       this.error = null;
       this.came_ms = performance.now();
       if (this === feeds.get('status')) take_status(this.data);
+      link.heard = Date.now();
       answers_again();
     } catch (error) {
       this.is_stale = true;
       this.error = error;
       if (error instanceof Refused) this.is_stale = error.status >= 500;
       else lose('does not answer');
+      if (is_unable(error)) lose(`answers: ${error.message}`);
     }
     this.is_asked = false;
     const now_ms = performance.now();
@@ -229,15 +231,21 @@ function take_status(body) {
 
 /* ---- the broker: there, or lost ---- */
 
-const link = {state: 'new', since: Date.now(), why: '', is_open: false, back: null, gap: null};
+const link = {state: 'new', since: Date.now(), heard: 0, why: '', is_open: false, back: null, gap: null};
 
 const can_ask = f => !document.hidden && !document.getElementById('token').open &&
                      (link.state !== 'lost' || (link.is_open && f.path === '/api/v1/status'));
 
+/* Since its last answer: one that stands still is noticed late. */
 function lose(why) {
-  if (link.state !== 'lost') Object.assign(link, {state: 'lost', since: Date.now(), why, back: null});
+  if (link.state !== 'lost') Object.assign(link, {state: 'lost', since: link.heard || Date.now(), back: null});
+  link.why = why;
   draw_soon();
 }
+
+/* It answers that it cannot: it stands by, ends, or its loop stands still.  One that is busy can, in a moment. */
+const is_busy = error => error instanceof Refused && error.error?.code === 'limit';
+const is_unable = error => error instanceof Refused && (error.status === 503 || error.status === 504) && !is_busy(error);
 
 function answers_again() {
   if (link.state === 'live' || !link.is_open) return;
@@ -324,10 +332,10 @@ async function follow() {
         other.is_new = false;
         continue;
       }
-      const is_full = error instanceof Refused && error.status === 503;
-      if (is_full) link.is_open = true, answers_again();        // without a stream the periods of answers do
+      link.is_open = is_busy(error);        // without a stream the periods of answers do
+      if (is_unable(error)) lose(`answers: ${error.message}`);
       else if (!(error instanceof Refused) && !document.hidden) lose('does not answer');
-      await pause(is_full ? 5 * RETRY_MS : RETRY_MS);
+      await pause(link.is_open ? 5 * RETRY_MS : RETRY_MS);
     }
   }
 }

@@ -6,18 +6,17 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PATIENCE_MS = 10000 };
 
 typedef struct {
-    int listen_fd, requests; /* so many have come whole */
     bool is_over;
     etcd_outcome_t outcome;
-} node_t;
+} ended_t;
 
 static bool take_request(int fd)
 {
@@ -32,30 +31,29 @@ static bool take_request(int fd)
     return true;
 }
 
-/* It answers the first request.  The second one it takes whole, and then it is gone without an answer. */
-static void *run_node(void *self)
+/* It answers the first request.  The second one it takes whole, and then it is gone without an answer.  Ends
+ * with how many came whole. */
+static void run_node(int listen_fd)
 {
     static const char ANSWER[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
-    node_t *n = self;
-    int fd = accept(n->listen_fd, NULL, NULL);
-    n->requests += take_request(fd);
+    int fd = accept(listen_fd, NULL, NULL), requests = take_request(fd);
     send(fd, ANSWER, strlen(ANSWER), 0);
-    n->requests += take_request(fd);
-    close(n->listen_fd);
+    requests += take_request(fd);
+    close(listen_fd);
     close(fd);
-    return NULL;
+    _exit(requests);
 }
 
 static void on_end(void *self, etcd_lane_t lane, etcd_outcome_t outcome, bytes_t body)
 {
-    node_t *n = self;
+    ended_t *n = self;
     (void)lane;
     (void)body;
     n->is_over = true;
     n->outcome = outcome;
 }
 
-static etcd_outcome_t ask(etcd_http_t *h, node_t *n)
+static etcd_outcome_t ask(etcd_http_t *h, ended_t *n)
 {
     uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000ull;
     etcd_request_t request = {.call = ETCD_TXN, .timeout_ms = PATIENCE_MS, .body = bytes_of("body", 4)};
@@ -74,23 +72,25 @@ Test(etcd_http, a_request_that_arrived_is_not_called_unsent)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof at;
-    node_t n = {.listen_fd = socket(AF_INET, SOCK_STREAM, 0)};
+    ended_t n = {0};
+    int listen_fd = socket(AF_INET, SOCK_STREAM, 0), status = 0;
     char url[64];
     const char *urls[] = {url};
     etcd_http_t *h;
-    pthread_t thread;
     heddle_error_t e;
-    cr_assert_eq(bind(n.listen_fd, (struct sockaddr *)&at, sizeof at), 0);
-    cr_assert_eq(listen(n.listen_fd, 1), 0);
-    cr_assert_eq(getsockname(n.listen_fd, (struct sockaddr *)&at, &bytes), 0);
+    cr_assert_eq(bind(listen_fd, (struct sockaddr *)&at, sizeof at), 0);
+    cr_assert_eq(listen(listen_fd, 1), 0);
+    cr_assert_eq(getsockname(listen_fd, (struct sockaddr *)&at, &bytes), 0);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", ntohs(at.sin_port));
-    cr_assert_eq(pthread_create(&thread, NULL, run_node, &n), 0);
+    pid_t node = fork();
+    if (!node) run_node(listen_fd);
+    close(listen_fd);
     etcd_http_opts_t opts = {.urls = urls, .count = 1, .on_end = on_end, .self = &n};
     cr_assert_eq(etcd_http_new(&opts, &h, &e), HEDDLE_OK, "%s", e.message);
     cr_assert_eq(ask(h, &n), ETCD_ANSWERED);
     cr_expect_eq(ask(h, &n), ETCD_UNKNOWN);
-    pthread_join(thread, NULL);
-    cr_expect_eq(n.requests, 2, "%d came", n.requests);
+    cr_assert_eq(waitpid(node, &status, 0), node);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 2, "both came: %#x", (unsigned)status);
     cr_expect_eq(ask(h, &n), ETCD_UNSENT, "now nothing can arrive");
     etcd_http_destroy(&h);
 }

@@ -1117,8 +1117,8 @@ Test(etcd_leader, a_refusal_of_the_second_try_says_nothing_of_the_first)
     cr_assert(send_one(0, ETCD_WORK));
     fake_etcd_do(&T.etcd, ETCD_TXN, buf_view(&T.sent[0][ETCD_WORK].body));
     answer_one(0, ETCD_WORK, ETCD_UNKNOWN);
-    T.etcd.error = "etcdserver: mvcc: database space exceeded";
-    T.etcd.error_code = 8;
+    T.etcd.error = "etcdserver: permission denied";
+    T.etcd.error_code = 7;
     cr_assert(send_one(0, ETCD_WORK));
     answer_one(0, ETCD_WORK, ETCD_ANSWERED);
     cr_assert_eq(outcome(0), HEDDLE_ERR_AGAIN);
