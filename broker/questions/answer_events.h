@@ -3,7 +3,7 @@
  * on, after a gap for what is not kept any more.  An event is the same object everywhere, written as text by
  * event_text: a page has it as a tree, a stream as it is.
  *
- * Loop thread; nothing blocks. */
+ * Loop thread, but for event_text: it has no state, and any thread may call it.  Nothing blocks. */
 #ifndef BROKER_ANSWER_EVENTS_H
 #define BROKER_ANSWER_EVENTS_H
 
