@@ -32,25 +32,18 @@
  * a *star* every source has all bytes: the version is fetched from the publisher, and later from the holders
  * with the least load.
  *
- * shape.h says which shape a version gets, and how two trees are laid over the stations; sources.h which
- * sources a member's list names.
+ * A list is *torn* when one that it names serves it no more; plan_next_torn names the member, and plan_mend
+ * gives it another list.  The rollout calls the plan as a member joins, tells of its bytes, asks, or goes,
+ * and at the end of each such step takes what that has left: those that are woken, the torn lists, and
+ * those that were put last (messages.c).
  *
- *   fetch of a row | its list is made           | it is done, or gone | stuck    | woken
- *   ---------------+----------------------------+---------------------+----------+----------
- *   NONE           | -> FETCHING; -> WAITING if | –                   | –        | –
- *                  |    another of its place is |                     |          |
- *                  |    FETCHING, none has it   |                     |          |
- *   WAITING        | as from NONE               | -> NONE             | –        | -> WOKEN
- *   WOKEN          | as from NONE               | -> NONE             | –        | –
- *   FETCHING       | as from NONE; stays        | -> NONE             | -> STUCK | –
- *                  |    without a source        |                     |          |
- *   STUCK          | as from NONE               | -> NONE             | –        | –
- *
- * A fetch that is too slow is stuck too (fetches.c): the next one of its place begins beside it.
- *
- * Those that wait are *woken* when the row that fetches for them leaves FETCHING, and when a source of their
- * place has come; plan_next_woken names them, and their lists are to be made again.  A list is *torn* when
- * one that it names serves it no more; plan_next_torn names the member, and plan_mend gives it another list.
+ *   plan.c      rows come and go, and have bytes; when a list is made
+ *   stations.h  the order of the chain
+ *   shape.h     which shape a version gets, and how two trees are laid over the stations
+ *   sources.h   which sources a member's list names
+ *   load.h      which members a row is named by, and what it sends for them
+ *   fetch.h     the fetch of a row, and one that fetches for its place
+ *   restored.h  lists of before a start of the broker; absent.h the sources in them that have not come back
  *
  * *Awaited*: a rollout waits for the fetch of a row, or other rows of its place do.  *Named*: a list of
  * sources names the member.  *Stuck*: its fetch gets no further, or too slowly.  *Link*: one of a network.
@@ -165,7 +158,7 @@ struct plan_station {
 /* What the order of the stations follows. */
 typedef enum {
     ORDER_OF_KEYS,
-    ORDER_UNKNOWN, /* some lists were restored: their order is still to be made (arrange) */
+    ORDER_UNKNOWN, /* some lists were restored: their order is still to be made (restored.h) */
     ORDER_OF_LISTS /* it was: one of those that came first may be behind a later one */
 } plan_order_t;
 
@@ -212,6 +205,11 @@ static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t 
     for (uint32_t i = 0; i < count; i++)
         if (numbers[i] == number) return true;
     return false;
+}
+static inline bool plan_row_names(const plan_row_t *row, uint64_t token)
+{
+    return has_number(row->sources, row->source_count, token) ||
+           has_number(row->others, row->other_count, token);
 }
 
 /* The lists of a row, as they are there. */
@@ -317,7 +315,7 @@ bool plan_is_at_place(const plan_t *p, uint64_t place);
 /* The member that it waits for; 0: it waits for none. */
 uint64_t plan_waits_for(const plan_t *p, uint64_t token);
 
-/* ---- for the lists and the shape, which read the plan ---- */
+/* ---- for the other files of the plan ---- */
 
 int plan_key_order(const plan_key_t *a, const plan_key_t *b);
 /* The station of this place; NULL: none. */

@@ -16,8 +16,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = """core proto formats wire memory transfer client worker sidecar trainer_client broker
            broker/inbox broker/keys broker/members broker/registry broker/store broker/rollout broker/plan
            broker/questions http cli bench""".split()
-FACES = {"broker/broker": "broker", "broker/main_daemon": "daemon", "cli/cli": "cli",
-         "transfer/transfer": "transfer", "transfer/exchange": "exchange", "wire/wire": "wire"}
+FACES = {"broker/broker": "broker", "broker/main_daemon": "daemon", "broker/plan/plan": "plan",
+         "cli/cli": "cli", "transfer/transfer": "transfer", "transfer/exchange": "exchange",
+         "wire/wire": "wire"}
 EXTRA = {
     "cli/show": {"table"},                         # cli.h declares it: rows in columns
     "core/bytes": {"text"},                        # bytes that end with 0
