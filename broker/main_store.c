@@ -108,7 +108,7 @@ void main_store_close(main_store_t *s)
 
 int main_store_mark_moved(main_store_t *s, heddle_error_t *error)
 {
-    return s->etcd ? etcd_mark_moved(s->etcd, error) : store_mark_moved(s->sqlite, error);
+    return s->etcd ? etcd_finish(s->etcd, error) : store_mark_moved(s->sqlite, error);
 }
 
 int main_store_check_moved(const main_store_t *s, heddle_error_t *error)

@@ -435,13 +435,6 @@ int etcd_finish(etcd_t *e, heddle_error_t *error)
     return rc == HEDDLE_ERR_AGAIN ? wait_for_outcome(e, error) : rc;
 }
 
-int etcd_mark_moved(etcd_t *e, heddle_error_t *error)
-{
-    owner_check(&e->owner);
-    int rc = etcd_leader_mark_moved(&e->leader, clock_now(e->clock), error);
-    return rc == HEDDLE_ERR_AGAIN ? wait_for_outcome(e, error) : rc;
-}
-
 const char *etcd_url(const etcd_t *e) { return e->url; }
 const char *etcd_cluster(const etcd_t *e) { return rows_cluster(e->leader.rows); }
 uint64_t etcd_epoch(const etcd_t *e) { return rows_epoch(e->leader.rows); }

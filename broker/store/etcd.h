@@ -93,10 +93,9 @@ bool etcd_committed(etcd_t *e, int *ret_rc, heddle_error_t *error);
 int etcd_write(etcd_t *e, const record_t *records, int count, heddle_error_t *error);
 /* The same: the rows are those that etcd has. */
 int etcd_read_again(etcd_t *e, heddle_error_t *error);
-/* The same: ends an IMPORT, which counts from here on. */
+/* The same: ends an IMPORT, which counts from here on; or an EXPORT, after which the registry goes on
+ * elsewhere, and no broker takes the lead of it any more. */
 int etcd_finish(etcd_t *e, heddle_error_t *error);
-/* The same, of an EXPORT: the registry goes on elsewhere, and no broker takes the lead of it any more. */
-int etcd_mark_moved(etcd_t *e, heddle_error_t *error);
 
 const char *etcd_url(const etcd_t *e);
 const char *etcd_cluster(const etcd_t *e);

@@ -588,8 +588,8 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
         rows_meta(rows_cluster(l->rows), rows_epoch(l->rows), meta);
         put_text(&t, META, meta, 0);
     }
-    if (l->is_last_of_import) etcd_txn_delete(&t, IMPORT);
-    if (l->is_last_of_move) put_text(&t, IMPORT, MOVED, 0);
+    if (l->is_last && l->opts.purpose == ETCD_IMPORT) etcd_txn_delete(&t, IMPORT);
+    else if (l->is_last) put_text(&t, IMPORT, MOVED, 0);
     marker(l, ++l->tries, text);
     put_text(&t, LAST, text, 0);
     etcd_txn_else(&t);
@@ -618,18 +618,9 @@ void etcd_leader_read_again(etcd_leader_t *l, uint64_t now_us)
 int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error)
 {
     record_t same = {.kind = RECORD_EPOCH, .epoch = rows_epoch(l->rows)};
-    l->is_last_of_import = true;
+    l->is_last = true;
     int rc = etcd_leader_commit(l, &same, 1, now_us, error);
-    l->is_last_of_import = false;
-    return rc;
-}
-
-int etcd_leader_mark_moved(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error)
-{
-    record_t same = {.kind = RECORD_EPOCH, .epoch = rows_epoch(l->rows)};
-    l->is_last_of_move = true;
-    int rc = etcd_leader_commit(l, &same, 1, now_us, error);
-    l->is_last_of_move = false;
+    l->is_last = false;
     return rc;
 }
 

@@ -166,10 +166,10 @@ typedef struct {
     bool is_moved;          /* by what it says: the registry was moved; else an import was not finished */
     uint64_t took_revision; /* of `last`, as TAKE compared it; 0: it did not, or all rows were read */
     uint64_t behind_us;     /* since when rows are missing; 0: none are */
-    bool is_last_of_import, is_last_of_move;
-    int checked;      /* CHECKING: so many names are cut off the prefix that is asked about */
-    bool is_alone;    /* there is no registry, and CHECKING has found nothing */
-    bool has_yielded; /* etcd_leader_has_yielded */
+    bool is_last;           /* etcd_leader_finish */
+    int checked;            /* CHECKING: so many names are cut off the prefix that is asked about */
+    bool is_alone;          /* there is no registry, and CHECKING has found nothing */
+    bool has_yielded;       /* etcd_leader_has_yielded */
     etcd_follow_t follow;
     uint64_t page_rows, page_revision;
     uint64_t commits,
@@ -215,11 +215,9 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
                        heddle_error_t *error);
 /* LEADING, and no commit is under way: READING, and then LEADING with the rows as etcd has them now. */
 void etcd_leader_read_again(etcd_leader_t *l, uint64_t now_us);
-/* As etcd_leader_commit: ends an import.  Until it has, no broker takes the lead of the prefix. */
+/* As etcd_leader_commit.  Ends an IMPORT: until it has, no broker takes the lead of the prefix.  Ends an
+ * EXPORT whose registry was moved: from then on none does, and no import replaces what is there. */
 int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error);
-/* The same: ends an EXPORT.  From then on no broker takes the lead of the prefix, and no import replaces
- * what is there. */
-int etcd_leader_mark_moved(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error);
 /* True, once: the commit ended.  OK: durable, and in the rows.  Else nothing happened. */
 bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error);
 void etcd_leader_end(etcd_leader_t *l, uint64_t now_us);

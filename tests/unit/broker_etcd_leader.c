@@ -1367,7 +1367,7 @@ static void import_floor(int i, uint64_t version)
     cr_assert_eq(outcome(i), HEDDLE_OK);
 }
 
-static void finish_import(int i)
+static void finish_command(int i)
 {
     cr_assert_eq(etcd_leader_finish(&T.runs[i], T.now_us, NULL), HEDDLE_ERR_AGAIN);
     turn(i);
@@ -1379,7 +1379,7 @@ static void finish_import(int i)
 Test(etcd_leader, what_was_imported_is_a_registry_with_its_cluster_and_the_next_epoch)
 {
     import_floor(0, 5);
-    finish_import(0);
+    finish_command(0);
     open_run(1);
     leads(1);
     cr_assert_str_eq(rows_cluster(T.runs[1].rows), CLUSTER);
@@ -1411,7 +1411,7 @@ Test(etcd_leader, what_was_imported_is_read_again_as_it_is_there)
     cr_assert_eq(floor_of(0), 0);
     cr_assert_eq(T.runs[0].steps, steps + 1);
     cr_assert_eq(rows_epoch(T.runs[0].rows), 7);
-    finish_import(0);
+    finish_command(0);
     open_run(1);
     leads(1);
     etcd_leader_end(&T.runs[1], T.now_us);
@@ -1433,7 +1433,7 @@ Test(etcd_leader, over_an_import_that_was_not_finished_no_broker_starts_and_the_
     open_for(0, ETCD_IMPORT);
     leads(0);
     cr_assert_eq(floor_of(0), 0);
-    finish_import(0);
+    finish_command(0);
     open_run(1);
     leads(1);
     cr_assert_eq(floor_of(1), 0);
@@ -1443,17 +1443,13 @@ static void move_away(int i)
 {
     open_for(i, ETCD_EXPORT);
     leads(i);
-    cr_assert_eq(etcd_leader_mark_moved(&T.runs[i], T.now_us, NULL), HEDDLE_ERR_AGAIN);
-    turn(i);
-    cr_assert_eq(outcome(i), HEDDLE_OK);
-    etcd_leader_end(&T.runs[i], T.now_us);
-    turn(i);
+    finish_command(i);
 }
 
 Test(etcd_leader, a_registry_that_was_moved_is_not_served_and_may_be_exported_again)
 {
     import_floor(0, 5);
-    finish_import(0);
+    finish_command(0);
     move_away(2);
     open_run(1);
     refused(1, HEDDLE_ERR_DATA_DIR, "moved to another store");
@@ -1468,7 +1464,7 @@ Test(etcd_leader, a_registry_that_was_moved_is_not_served_and_may_be_exported_ag
 Test(etcd_leader, a_broker_that_saw_it_before_does_not_take_the_lead_of_a_registry_that_was_moved)
 {
     import_floor(0, 5);
-    finish_import(0);
+    finish_command(0);
     open_run(1);
     begins_to_take(1);
     move_away(2);
