@@ -78,14 +78,16 @@ static bool take_page(etcd_follow_t *f, const char *prefix, const etcd_answer_t 
     return !f->after.failed;
 }
 
-/* The markers RUN.NUMBER of two transactions, one behind the other: a run counts its own from 0 on. */
+/* Of two transactions, one behind the other.  A run counts its own from 0 on, and only the first one of all
+ * comes behind none. */
 static bool is_next(const char *before, const char *marker)
 {
-    const char *dot = strrchr(before, '.'), *at = strrchr(marker, '.');
-    if (!at) return false;
-    size_t run = (size_t)(at - marker);
-    bool is_same_run = dot && (size_t)(dot - before) == run && !memcmp(before, marker, run);
-    return strtoull(at + 1, NULL, 10) == (is_same_run ? strtoull(dot + 1, NULL, 10) + 1 : 0);
+    size_t bytes = strcspn(before, ETCD_BEHIND);
+    const char *behind = strpbrk(marker, ETCD_BEHIND), *dot = strchr(before, '.'), *at = strchr(marker, '.');
+    if (behind) return strlen(behind + 1) == bytes && !memcmp(behind + 1, before, bytes);
+    if (!at || (dot && (dot - before != at - marker || memcmp(before, marker, (size_t)(at - marker)))))
+        return false;
+    return strtoull(at + 1, NULL, 10) == (dot ? strtoull(dot + 1, NULL, 10) + 1 : 0);
 }
 
 /* A watch begins where the one before ended, so nothing is said twice; if it were, the marker would not be

@@ -12,11 +12,12 @@
  *              a row that is none of ours; no memory;
  *              etcd_follow_forget
  *
- * Each transaction of a leader writes the marker of its run and its number to `last` (etcd_leader.h).  So a
- * transaction that is missing is noticed, and rows are those of the registry exactly where `last` has not
- * been written since what was followed: etcd_follow_has.  That is a reason to try.  What makes it certain is
- * the comparison in the transaction that takes the lead.  Revisions alone do not say it: an etcd whose
- * snapshot was restored gives them a second time, to other transactions.
+ * Each transaction of a leader writes its marker to `last`, RUN.NUMBER; the first one of a run writes RUN.0
+ * and the marker that it came behind (etcd_leader.h).  So a transaction that is missing is noticed, and one
+ * that came behind another history: rows are those of the registry exactly where `last` has not been written
+ * since what was followed, etcd_follow_has.  That is a reason to try.  What makes it certain is the
+ * comparison in the transaction that takes the lead.  Revisions alone do not say it: an etcd whose snapshot
+ * was restored gives them a second time, to other transactions.
  *
  * `meta` and `import` are not followed, as they decide whether there may be a next epoch, and which: they are
  * read with the leader's key.  Nor are the rows of brokers, which are no part of the registry.  One thread;
@@ -33,6 +34,7 @@
 #define ETCD_KEY_IMPORT "import"
 #define ETCD_KEY_BROKERS "b/" /* and the run of a standby: its row (broker/brokers.h), under its lease */
 #define ETCD_MARKER_BYTES 96
+#define ETCD_BEHIND "<"    /* in a marker: behind it is that of the transaction before */
 #define ETCD_PAGE_ROWS 400 /* in one answer; fewer where these are too many bytes */
 
 typedef enum { ETCD_UNREAD, ETCD_FOLLOW_READING, ETCD_FOLLOWING } etcd_follow_state_t;

@@ -128,6 +128,14 @@ static void next_meta(const etcd_leader_t *l, char to[ROWS_META_BYTES])
 /* Its own of before may be among them. */
 static void get_brokers(etcd_txn_t *t) { etcd_txn_get_below(t, ETCD_KEY_BROKERS, BROKERS_MAX + 1); }
 
+/* A standby whose rows are of another history, as before a snapshot was restored, sees it by this. */
+static void begin_markers(etcd_leader_t *l)
+{
+    int before = (int)strcspn(l->last_marker, ETCD_BEHIND);
+    text_printf(l->marker, sizeof l->marker, "%s.0%s%.*s", l->opts.run, before ? ETCD_BEHIND : "", before,
+                l->last_marker);
+}
+
 static void take_leadership(etcd_leader_t *l, uint64_t now_us)
 {
     etcd_txn_t t;
@@ -137,15 +145,16 @@ static void take_leadership(etcd_leader_t *l, uint64_t now_us)
     etcd_txn_compare_created(&t, LEADER, 0);
     etcd_txn_compare_changed(&t, META, l->meta_revision);
     l->took_revision = etcd_follow_has(&l->follow, l->last_revision, l->last_marker) ? l->last_revision : 0;
-    if (l->took_revision) etcd_txn_compare_changed(&t, LAST, l->took_revision);
+    if (*l->last_marker) etcd_txn_compare_value(&t, LAST, l->last_marker);
+    else etcd_txn_compare_changed(&t, LAST, l->last_revision);
     etcd_txn_compare_changed(&t, IMPORT, l->import_revision);
     leader_value(l, text);
     put_text(&t, LEADER, text, l->lease);
     if (l->opts.purpose == ETCD_IMPORT) begin_import(l, &t);
     next_meta(l, text);
     put_text(&t, META, text, 0);
-    marker(l, 0, text);
-    put_text(&t, LAST, text, 0);
+    begin_markers(l);
+    put_text(&t, LAST, l->marker, 0);
     if (l->opts.own) get_brokers(&t);
     etcd_txn_end(&t);
 }
@@ -575,8 +584,7 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
     buf_t *body = want(l, ETCD_WORK, ETCD_TXN, now_us);
     etcd_txn_begin(&t, body, l->opts.prefix);
     etcd_txn_compare_created(&t, LEADER, l->created_revision);
-    marker(l, l->commits, text);
-    etcd_txn_compare_value(&t, LAST, text);
+    etcd_txn_compare_value(&t, LAST, l->marker);
     for (int i = 0; i < ops.count; i++) {
         const rows_op_t *op = &ops.op[i];
         if (op->kind == ROWS_PUT) etcd_txn_put(&t, op->key, op->value, 0);
@@ -628,7 +636,7 @@ static void end_commit(etcd_leader_t *l, int rc)
 {
     if (rc) rows_undo(l->rows);
     else rows_keep(l->rows);
-    if (!rc) l->commits = l->tries;
+    if (!rc) marker(l, l->tries, l->marker);
     l->is_committing = false;
     l->refused = 0;
     l->has_outcome = true;
@@ -648,14 +656,13 @@ bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *err
 /* A comparison failed, or it was looked up.  The marker says whether the commit happened. */
 static void on_failed_commit(etcd_leader_t *l, const etcd_answer_t *a)
 {
-    char text[MARKER_BYTES], before[MARKER_BYTES];
+    char text[MARKER_BYTES];
     bool is_leader = false, has_happened = false, is_before = false;
     marker(l, l->tries, text);
-    marker(l, l->commits, before);
     for (size_t i = 0; i < a->kv_count; i++) {
         bytes_t key = short_key(l, a->kvs[i].key), value = a->kvs[i].value;
         if (is_key(key, LEADER)) is_leader = a->kvs[i].create_revision == l->created_revision;
-        if (is_key(key, LAST)) has_happened = is_key(value, text), is_before = is_key(value, before);
+        if (is_key(key, LAST)) has_happened = is_key(value, text), is_before = is_key(value, l->marker);
     }
     if (has_happened) end_commit(l, HEDDLE_OK);
     else if (l->refused && is_leader && is_before) end_commit(l, l->refused);
@@ -746,6 +753,7 @@ static void take_looked(etcd_leader_t *l, const etcd_answer_t *a, const etcd_kv_
         l->last_revision = kv->mod_revision;
         text_printf(l->last_marker, sizeof l->last_marker, "%.*s", (int)kv->value.bytes,
                     (const char *)kv->value.data);
+        if (!is_key(kv->value, l->last_marker)) l->last_marker[0] = 0; /* another program's: no marker */
     }
 }
 
@@ -794,10 +802,8 @@ static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     l->is_full = false;
     if (l->opts.own) take_brokers(l, a, now_us);
     /* TAKE wrote `last`, too, and that may have been followed by now. */
-    char own[MARKER_BYTES];
-    marker(l, 0, own);
     bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision, l->last_marker) ||
-                                         etcd_follow_has(&l->follow, a->revision, own));
+                                         etcd_follow_has(&l->follow, a->revision, l->marker));
     if (!has_rows || !lead_at_once(l, now_us)) start_reading(l, now_us);
 }
 

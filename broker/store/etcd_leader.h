@@ -28,7 +28,8 @@
  * The keys beside the rows (rows.h):
  *
  *   leader    its value names this run; bound to the lease; made only while there is none
- *   last      the marker of the last transaction: this run, and a number
+ *   last      the marker of the last transaction: RUN.NUMBER; the first one of a run, TAKE, is RUN.0<BEFORE
+ *             and says which one it came behind
  *   import    the rows are put into the prefix, and not all of them are there; or, with the value "moved",
  *             all are there, and the registry goes on in another store
  *   b/RUN     the row of a standby (broker/brokers.h), bound to a lease of its own.  The standby writes it
@@ -36,10 +37,10 @@
  *             TAKE, and then once a second.  Nothing is decided by them, and one that is not taken is
  *             written again later
  *
- * TAKE makes the leader's key only if there is none and meta and import are as they were read, and raises the
- * epoch in meta.  A standby that has followed all rows compares, too, that `last` was not written since: then
- * its rows are those of the registry, and it leads without reading them.  One that is behind when none leads
- * waits for ETCD_CATCH_UP_MS; after that it takes the lead without this comparison, and reads all rows.
+ * TAKE makes the leader's key only if there is none and meta, import and the marker in `last` are as they
+ * were read, and raises the epoch in meta.  A standby that has followed all rows up to that marker leads
+ * without reading them.  One that is behind when none leads waits for ETCD_CATCH_UP_MS; after that it takes
+ * the lead and reads all rows.
  *
  * An import takes the lead like a broker: its TAKE makes the key import, deletes the rows that an earlier
  * import left, and sets the cluster and the epoch of the file.  Before its last COMMIT, which deletes that
@@ -163,18 +164,18 @@ typedef struct {
     char last_marker[ETCD_MARKER_BYTES]; /* its value then */
     uint64_t asked_revision;             /* of `last`, as it was followed when it was asked for */
     uint64_t import_revision;            /* of the key import; 0: there is none */
-    bool is_moved;          /* by what it says: the registry was moved; else an import was not finished */
-    uint64_t took_revision; /* of `last`, as TAKE compared it; 0: it did not, or all rows were read */
-    uint64_t behind_us;     /* since when rows are missing; 0: none are */
-    bool is_last;           /* etcd_leader_finish */
-    int checked;            /* CHECKING: so many names are cut off the prefix that is asked about */
-    bool is_alone;          /* there is no registry, and CHECKING has found nothing */
-    bool has_yielded;       /* etcd_leader_has_yielded */
+    bool is_moved; /* by what it says: the registry was moved; else an import was not finished */
+    uint64_t
+        took_revision;  /* of `last`, where TAKE found all rows followed; 0: it did not, or they were read */
+    uint64_t behind_us; /* since when rows are missing; 0: none are */
+    bool is_last;       /* etcd_leader_finish */
+    int checked;        /* CHECKING: so many names are cut off the prefix that is asked about */
+    bool is_alone;      /* there is no registry, and CHECKING has found nothing */
+    bool has_yielded;   /* etcd_leader_has_yielded */
     etcd_follow_t follow;
     uint64_t page_rows, page_revision;
-    uint64_t commits,
-        tries;      /* numbers: in the marker of the last transaction, and of the last try; a number of
-                     * a try that was refused is not used again */
+    char marker[ETCD_MARKER_BYTES]; /* of the last transaction of this run */
+    uint64_t tries; /* the number of its last try; that of one that was refused is not used again */
     int refused;    /* the commit was, with this code, and it is looked up whether it happened; 0 */
     uint64_t steps; /* so many answers of the lane WORK were of use */
     bool is_committing, has_outcome;

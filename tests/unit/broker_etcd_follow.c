@@ -105,14 +105,19 @@ Test(etcd_follow, a_row_that_is_deleted_is_gone)
     rows_destroy(&rows);
 }
 
-/* A run counts from 0 on: the first transaction of the next one takes the lead. */
+/* A run counts from 0 on: the first transaction of the next one takes the lead, and says which one it follows. */
 Test(etcd_follow, markers_come_one_behind_the_other)
 {
     static const struct {
         const char *marker;
         bool is_next;
-    } OF[] = {{"run.5", true},  {"run.6", false},  {"run.4", false}, {"next.0", true},
-              {"run.0", false}, {"next.1", false}, {"none", false},  {"", false}};
+    } OF[] = {{"run.5", true},           {"run.6", false},
+              {"run.4", false},          {"next.0", false},
+              {"next.0<run.4", true},    {"next.0<run.3", false},
+              {"next.0<other.4", false}, {"next.0<", false},
+              {"next.0<run.44", false},  {"run.0", false},
+              {"next.1", false},         {"ru.5", false},
+              {"none", false},           {"", false}};
     for (size_t i = 0; i < sizeof OF / sizeof *OF; i++) {
         follows();
         cr_assert_eq(answer_one((etcd_answer_t){0}, last_of(OF[i].marker, 10)), OF[i].is_next, "%s",
@@ -127,6 +132,11 @@ Test(etcd_follow, the_first_transaction_of_all_comes_behind_none)
     cr_assert(answer_one((etcd_answer_t){.revision = 9}, floor_of(5)));
     cr_assert(answer_one((etcd_answer_t){0}, last_of("run.0", 10)));
     cr_assert(etcd_follow_has(&T, 10, "run.0"));
+    cr_assert(answer_one((etcd_answer_t){0}, last_of("next.0<run.0", 11)));
+    cr_assert(answer_one((etcd_answer_t){0}, last_of("next.1", 12)),
+              "the one before is named without its own");
+    cr_assert(answer_one((etcd_answer_t){0}, last_of("third.0<next.1", 13)));
+    cr_assert(answer_one((etcd_answer_t){0}, last_of("fourth.0<third.0", 14)));
 }
 
 Test(etcd_follow, what_ends_it)

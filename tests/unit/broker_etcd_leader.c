@@ -432,6 +432,37 @@ Test(etcd_leader, what_a_standby_has_not_followed_is_read_after_a_moment)
     cr_assert_eq(floor_of(1), 7);
 }
 
+/* `last` has another marker, of the same revision. */
+static void mark_by_another_hand(void)
+{
+    fake_key_t *last = NULL;
+    for (int i = 0; i < T.etcd.count; i++) {
+        char key[512];
+        fake_decode(T.etcd.keys[i].key, key);
+        if (!strcmp(key, "heddle/test/last")) last = &T.etcd.keys[i];
+    }
+    cr_assert_not_null(last);
+    free(last->value);
+    last->value = strdup("bm9uZQ==");
+}
+
+/* An etcd that was restored between the look and the lead gives its revisions a second time. */
+Test(etcd_leader, the_lead_is_taken_behind_the_marker_that_was_seen)
+{
+    open_run(0);
+    open_run(1);
+    leads(0);
+    turn(1);
+    etcd_leader_end(&T.runs[0], T.now_us);
+    turn(0);
+    pass(ETCD_POLL_MS);
+    begins_to_take(1);
+    mark_by_another_hand();
+    cr_assert(send_one(1, ETCD_WORK));
+    answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+    cr_assert_eq(T.runs[1].state, ETCD_LOOKING);
+}
+
 /* It has looked, and has all; then another hand records, with `meta` as it was. */
 Test(etcd_leader, what_is_written_between_the_look_and_the_lead_is_not_passed_over)
 {
@@ -549,6 +580,27 @@ Test(etcd_leader, rows_of_before_a_restore_are_not_led_with_at_the_same_revision
     for (uint64_t version = 20; T.etcd.revision < followed; version++) record_floor(2, version);
     uint64_t floor = floor_of(2);
     cr_assert_eq(T.etcd.revision, followed);
+    turn(1);
+    etcd_leader_end(&T.runs[2], T.now_us);
+    turn(2);
+    pass(ETCD_POLL_MS);
+    leads(1);
+    cr_assert_eq(floor_of(1), floor);
+    cr_assert_eq(T.runs[1].follow.anew_count, 1);
+}
+
+/* The standby stood still meanwhile, and other keys of that etcd have moved its revision on: its watch goes on
+ * with the transaction that took the lead. */
+Test(etcd_leader, rows_of_before_a_restore_are_not_led_with_behind_another_lead)
+{
+    follows_and_is_restored(9);
+    pass(TTL_S * 1000 + 1000);
+    T.etcd.revision = T.runs[1].follow.last_revision;
+    T.etcd.compacted = 0;
+    open_run(2);
+    leads(2);
+    uint64_t floor = floor_of(2);
+    cr_assert_gt(T.etcd.revision, T.runs[1].follow.last_revision);
     turn(1);
     etcd_leader_end(&T.runs[2], T.now_us);
     turn(2);
@@ -1001,15 +1053,7 @@ Test(etcd_leader, another_hand_at_the_registry_ends_it)
 {
     open_run(0);
     leads(0);
-    fake_key_t *last = NULL;
-    for (int i = 0; i < T.etcd.count; i++) {
-        char key[512];
-        fake_decode(T.etcd.keys[i].key, key);
-        if (!strcmp(key, "heddle/test/last")) last = &T.etcd.keys[i];
-    }
-    cr_assert_not_null(last);
-    free(last->value);
-    last->value = strdup("bm9uZQ==");
+    mark_by_another_hand();
     begin_floor(0, 1);
     turn(0);
     cr_assert_eq(T.runs[0].state, ETCD_LOST);

@@ -401,7 +401,7 @@ static void mix_broker(int i)
                                 l->took_revision,
                                 l->behind_us,
                                 l->page_revision,
-                                l->commits,
+                                l->tries,
                                 l->is_committing,
                                 l->is_gone,
                                 l->failures,
@@ -411,6 +411,8 @@ static void mix_broker(int i)
                                 rows_epoch(l->rows),
                                 number_of(i)};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) mix_number(numbers[k]);
+    mix_text(l->last_marker);
+    mix_text(l->marker);
     for (int k = 0; k < ETCD_LANES; k++) mix_lane(&l->lanes[k], k == ETCD_LEASE);
     mix_number(W.happened_of[i]);
     if (l->lanes[ETCD_FOLLOW].is_wanted) mix_number(W.watched);
