@@ -501,6 +501,13 @@ static void on_follow(void *self, const etcd_standing_t *now)
     d->standby.behind = now->behind;
 }
 
+static void on_stuck(void *self, const heddle_error_t *why)
+{
+    char text[sizeof why->message + sizeof why->hint + 2];
+    snprintf(text, sizeof text, "%s; %s", why->message, why->hint);
+    io_warn(self, "store.unread", text);
+}
+
 static int open_http(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     main_http_opts_t http = {.service = opts->http,
@@ -525,6 +532,7 @@ static int open_store(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *er
                         .wait = wait_to_lead,
                         .on_standby = on_standby,
                         .on_follow = on_follow,
+                        .on_stuck = on_stuck,
                         .self = d};
     char scratch[MAIN_STORE_SCRATCH];
     int rc = opts->store ? main_store_access(&opts->store_access, scratch, &etcd, error) : HEDDLE_OK;

@@ -212,7 +212,16 @@ static int wait_on(etcd_t *e, heddle_error_t *error)
 typedef struct {
     char leader[ETCD_HOLDER_BYTES];
     etcd_standing_t standing;
+    bool is_stuck;
 } said_t;
+
+static void say_stuck(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
+{
+    heddle_error_t why;
+    bool was_stuck = said->is_stuck;
+    said->is_stuck = etcd_leader_is_stuck(&e->leader, &why);
+    if (said->is_stuck && !was_stuck && opts->on_stuck) opts->on_stuck(opts->self, &why);
+}
 
 static void say_standby(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
 {
@@ -261,6 +270,7 @@ static int become_leader(etcd_t *e, const etcd_opts_t *opts, heddle_error_t *err
             if (e->leader.state == ETCD_STANDBY && opts->purpose != ETCD_SERVE)
                 return refuse_locked(e, error);
             say_standby(e, opts, &said);
+            say_stuck(e, opts, &said);
             break;
         }
         int rc = wait_on(e, error);

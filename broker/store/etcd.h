@@ -49,6 +49,7 @@ typedef struct {
     /* Another broker leads; once for each.  "": that one does not any more, and none does yet. */
     void (*on_standby)(void *self, const char *leader);
     void (*on_follow)(void *self, const etcd_standing_t *now); /* while it stands by, with each change */
+    void (*on_stuck)(void *self, const heddle_error_t *why);   /* etcd_leader_is_stuck, once for each time */
     void (*on_wait)(void *self, const etcd_wait_t *now);       /* once a second, or more often */
     uint32_t patience_ms; /* etcd answers nothing for so long: what waits ends, UNAVAILABLE; 0: it waits on */
     void *self;

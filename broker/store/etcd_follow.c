@@ -3,13 +3,17 @@
 
 #include <stdlib.h>
 
-void etcd_follow_init(etcd_follow_t *f) { *f = (etcd_follow_t){.page_rows = ETCD_PAGE_ROWS}; }
+void etcd_follow_init(etcd_follow_t *f)
+{
+    *f = (etcd_follow_t){0};
+    etcd_page_init(&f->page);
+}
 
 void etcd_follow_fini(etcd_follow_t *f)
 {
     rows_destroy(&f->rows);
     buf_fini(&f->after);
-    *f = (etcd_follow_t){.page_rows = f->page_rows, .anew_count = f->anew_count, .why_anew = f->why_anew};
+    *f = (etcd_follow_t){.page = f->page, .anew_count = f->anew_count, .why_anew = f->why_anew};
 }
 
 static bool begin_anew(etcd_follow_t *f, const char *why)
@@ -28,7 +32,7 @@ void etcd_follow_forget(etcd_follow_t *f)
 bool etcd_follow_request(const etcd_follow_t *f, const char *prefix, buf_t *out)
 {
     if (f->state == ETCD_FOLLOWING) etcd_json_watch(out, prefix, f->revision + 1);
-    else etcd_json_range(out, prefix, buf_view(&f->after), (uint32_t)f->page_rows, f->revision);
+    else etcd_json_range(out, prefix, buf_view(&f->after), f->page.rows, f->revision);
     return f->state == ETCD_FOLLOWING;
 }
 
@@ -60,10 +64,6 @@ static bool take_row(etcd_follow_t *f, bytes_t key, const etcd_kv_t *kv)
 static bool take_page(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
 {
     heddle_error_t error;
-    if (a->code == ETCD_EXHAUSTED && f->page_rows > 1) { /* larger than what etcd's gateway lets through */
-        f->page_rows /= 2;
-        return true;
-    }
     if (a->code || (f->state == ETCD_UNREAD && rows_new(&f->rows, &error))) return false;
     if (f->state == ETCD_UNREAD) f->revision = a->revision;
     f->state = ETCD_FOLLOW_READING;

@@ -26,6 +26,7 @@
 #define BROKER_ETCD_FOLLOW_H
 
 #include "broker/store/etcd_json.h"
+#include "broker/store/etcd_page.h"
 #include "broker/store/rows.h"
 
 #define ETCD_KEY_LEADER "leader"
@@ -34,8 +35,7 @@
 #define ETCD_KEY_IMPORT "import"
 #define ETCD_KEY_BROKERS "b/" /* and the run of a standby: its row (broker/brokers.h), under its lease */
 #define ETCD_MARKER_BYTES 96
-#define ETCD_BEHIND "<"    /* in a marker: behind it is that of the transaction before */
-#define ETCD_PAGE_ROWS 400 /* in one answer; fewer where these are too many bytes */
+#define ETCD_BEHIND "<" /* in a marker: behind it is that of the transaction before */
 
 typedef enum { ETCD_UNREAD, ETCD_FOLLOW_READING, ETCD_FOLLOWING } etcd_follow_state_t;
 
@@ -44,7 +44,7 @@ typedef struct {
     store_rows_t *rows;     /* NULL: UNREAD */
     uint64_t revision;      /* what happened up to it is in the rows */
     uint64_t last_revision; /* in which `last` was written, as far as that is in the rows; 0: never */
-    uint64_t page_rows;
+    etcd_page_t page;
     char marker[ETCD_MARKER_BYTES]; /* the value of `last` then */
     buf_t after;                    /* the last key of the page before */
     uint64_t anew_count;            /* so often it was UNREAD again, but for etcd_follow_fini */

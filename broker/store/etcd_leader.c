@@ -14,7 +14,7 @@
 #define PAUSE_US 200000ull /* when no endpoint answered */
 #define TIMEOUT_MAX_MS 2000u
 #define SECOND_US 1000000ull
-#define LOGIN_TIMEOUT_MS 10000u /* etcd hashes a password slowly on purpose */
+#define LONG_TIMEOUT_MS 10000u /* etcd hashes a password slowly on purpose, and no page is less than a row */
 
 static etcd_lane_state_t *work(etcd_leader_t *l) { return &l->lanes[ETCD_WORK]; }
 
@@ -331,6 +331,20 @@ static void on_checked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us
     if (l->state == ETCD_CHECKING) check(l, l->checked + 1, now_us);
 }
 
+/* A third of the lease, so that another endpoint may be asked before it ends.  Until any endpoint has
+ * answered there is no lease, and the first request has the time of the start: a host that starts many
+ * processes may need it. */
+static uint32_t time_for(const etcd_leader_t *l, etcd_lane_t lane)
+{
+    uint64_t third_ms = (l->ttl_s ? l->ttl_s : l->opts.ttl_s) * 1000 / 3;
+    uint32_t start_ms = ETCD_START_MS / (uint32_t)l->opts.endpoints;
+    if (lane == ETCD_LOGIN) return LONG_TIMEOUT_MS;
+    if (l->lanes[lane].call == ETCD_STREAM) return 0;
+    if (l->lanes[lane].call == ETCD_RANGE && l->follow.page.rows == 1) return LONG_TIMEOUT_MS;
+    if (!l->was_answered) return start_ms > TIMEOUT_MAX_MS ? start_ms : TIMEOUT_MAX_MS;
+    return third_ms < TIMEOUT_MAX_MS ? (uint32_t)third_ms : TIMEOUT_MAX_MS;
+}
+
 /* ---- following ---- */
 
 static void follow(etcd_leader_t *l, uint64_t due_us)
@@ -350,6 +364,24 @@ bool etcd_leader_is_answered(const etcd_leader_t *l) { return l->failures < (uin
 bool etcd_leader_is_following(const etcd_leader_t *l)
 {
     return l->state == ETCD_STANDBY && l->follow.state == ETCD_FOLLOWING && etcd_leader_is_answered(l);
+}
+
+bool etcd_leader_is_stuck(const etcd_leader_t *l, heddle_error_t *ret_why)
+{
+    char row[ETCD_PREFIX_BYTES * 2], key[ETCD_PREFIX_BYTES * 2];
+    const buf_t *after = l->state == ETCD_READING ? &l->after : &l->follow.after;
+    if (!l->follow.page.is_stuck) return false;
+    text_printf(row, sizeof row, "%.*s", after->bytes < sizeof row ? (int)after->bytes : (int)sizeof row - 1,
+                after->bytes ? (const char *)after->data : "");
+    error_text(key, sizeof key, row);
+    error_fail(ret_why, HEDDLE_ERR_UNAVAILABLE,
+               "etcd: a row of the registry does not come, the first one %s %s%s%.100s: %s",
+               *key ? "behind the key" : "of", l->opts.prefix, *key ? "/" : "", key, l->trouble);
+    error_hint(ret_why,
+               "it is asked for again, with %u s for it alone; see that etcd and the way to it have room "
+               "for 2 MB in that time",
+               LONG_TIMEOUT_MS / 1000);
+    return true;
 }
 
 uint64_t etcd_leader_behind(const etcd_leader_t *l)
@@ -392,6 +424,31 @@ static void look_if_gone(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_
         }
 }
 
+/* `why`: of an answer that was read, what it says; of one that was not, whatever came. */
+static void note_trouble(etcd_leader_t *l, etcd_outcome_t outcome, bool is_read, bytes_t why)
+{
+    char text[sizeof l->trouble] = "what answers there is not an etcd of version 3.4 or later";
+    if (is_read || outcome != ETCD_ANSWERED)
+        text_printf(text, sizeof text, "%.*s",
+                    why.bytes < sizeof text ? (int)why.bytes : (int)sizeof text - 1,
+                    why.bytes ? (const char *)why.data : "");
+    error_text(l->trouble, sizeof l->trouble, *text ? text : "none is reached");
+    l->is_untrusted = outcome == ETCD_UNTRUSTED;
+}
+
+/* Whether an answer came in so little of its time that one of twice the size would come, too. */
+static bool is_quick(const etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us)
+{
+    return (now_us - l->lanes[lane].sent_us) * 4 <= time_for(l, lane) * 1000ull;
+}
+
+/* It was too large, or may have been, or too slow for its time. */
+static bool is_no_page(etcd_outcome_t outcome, const etcd_answer_t *a)
+{
+    if (a) return a->code == ETCD_EXHAUSTED;
+    return outcome != ETCD_UNSENT && outcome != ETCD_UNTRUSTED;
+}
+
 /* What fails for a moment is asked for again, from where it was. */
 static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, uint64_t now_us)
 {
@@ -400,14 +457,20 @@ static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, 
     etcd_answer_t a;
     bool is_read = (outcome == ETCD_ANSWERED || outcome == ETCD_PIECE) && etcd_answer_read(body, &arena, &a);
     bool is_said = is_read && (!a.code || a.code == ETCD_EXHAUSTED || a.code == ETCD_OUT_OF_RANGE);
+    bool is_page = s->call == ETCD_RANGE;
     if (is_read && needs_login(l, &a)) {
         follow(l, now_us);
         if (!is_logging_in(l)) log_in(l, now_us);
+    } else if (is_page && is_no_page(outcome, is_read ? &a : NULL)) {
+        note_trouble(l, outcome, is_read, is_read ? bytes_of(a.message, strlen(a.message)) : body);
+        etcd_page_failed(&l->follow.page);
+        follow(l, now_us + PAUSE_US);
     } else if (!is_said) {
         follow(l, now_us + PAUSE_US);
     } else if (!etcd_follow_answer(&l->follow, l->opts.prefix, &a)) {
         follow(l, now_us + SECOND_US);
-    } else if (s->call == ETCD_RANGE) {
+    } else if (is_page) {
+        etcd_page_came(&l->follow.page, is_quick(l, ETCD_FOLLOW, now_us));
         follow(l, now_us);
     } else {
         look_if_gone(l, &a, now_us);
@@ -469,18 +532,6 @@ static void take_brokers(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_
     l->brokers.seen_us = now_us;
 }
 
-/* `why`: of an answer that was read, what it says; of one that was not, whatever came. */
-static void note_trouble(etcd_leader_t *l, etcd_outcome_t outcome, bool is_read, bytes_t why)
-{
-    char text[sizeof l->trouble] = "what answers there is not an etcd of version 3.4 or later";
-    if (is_read || outcome != ETCD_ANSWERED)
-        text_printf(text, sizeof text, "%.*s",
-                    why.bytes < sizeof text ? (int)why.bytes : (int)sizeof text - 1,
-                    why.bytes ? (const char *)why.data : "");
-    error_text(l->trouble, sizeof l->trouble, *text ? text : "none is reached");
-    l->is_untrusted = outcome == ETCD_UNTRUSTED;
-}
-
 /* Nothing depends on it: a request that failed, or was refused, is not repeated but for the next time. */
 static void on_brokers(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, uint64_t now_us)
 {
@@ -508,7 +559,7 @@ static void on_brokers(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, u
 static void read_page(etcd_leader_t *l, uint64_t now_us)
 {
     etcd_json_range(want(l, ETCD_WORK, ETCD_RANGE, now_us), l->opts.prefix, buf_view(&l->after),
-                    (uint32_t)l->page_rows, l->page_revision);
+                    l->follow.page.rows, l->page_revision);
 }
 
 static int start_reading(etcd_leader_t *l, uint64_t now_us)
@@ -530,6 +581,7 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
     heddle_error_t error = {0};
     int rc = HEDDLE_OK;
+    etcd_page_came(&l->follow.page, is_quick(l, ETCD_WORK, now_us));
     for (size_t i = 0; i < a->kv_count && !rc; i++) {
         bytes_t key = short_key(l, a->kvs[i].key);
         if (i + 1 == a->kv_count) {
@@ -977,6 +1029,7 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
         return;
     }
     bool is_read = outcome == ETCD_ANSWERED && etcd_answer_read(body, &arena, &a);
+    bool is_page = lane == ETCD_WORK && l->state == ETCD_READING;
     if (is_read) l->was_answered = true;
     int code = is_read ? refusal(&a) : 0;
     if (is_read && lane == ETCD_LOGIN && (code || !a.code || a.code == ETCD_PRECONDITION)) {
@@ -987,10 +1040,6 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
         if (!is_logging_in(l)) log_in(l, now_us);
     } else if (code) {
         on_refusal(l, s, &a, code, now_us);
-    } else if (is_read && l->state == ETCD_READING && lane == ETCD_WORK && a.code == ETCD_EXHAUSTED &&
-               l->page_rows > 1) {
-        l->page_rows /= 2; /* the page is larger than what etcd's gateway lets through */
-        read_page(l, now_us);
     } else if (is_read && is_expected(l, lane, &a)) {
         l->failures = 0;
         l->steps += lane == ETCD_WORK;
@@ -1000,21 +1049,12 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
         note_trouble(l, outcome, is_read, is_read ? bytes_of(a.message, strlen(a.message)) : body);
         if (outcome != ETCD_UNSENT && outcome != ETCD_UNTRUSTED) s->is_unknown = true;
         on_no_answer(l, lane, now_us);
+        if (is_page && is_no_page(outcome, is_read ? &a : NULL)) {
+            etcd_page_failed(&l->follow.page);
+            read_page(l, s->due_us);
+        }
     }
     arena_fini(&arena);
-}
-
-/* A third of the lease, so that another endpoint may be asked before it ends.  Until any endpoint has
- * answered there is no lease, and the first request has the time of the start: a host that starts many
- * processes may need it. */
-static uint32_t time_for(const etcd_leader_t *l, etcd_lane_t lane)
-{
-    uint64_t third_ms = (l->ttl_s ? l->ttl_s : l->opts.ttl_s) * 1000 / 3;
-    uint32_t start_ms = ETCD_START_MS / (uint32_t)l->opts.endpoints;
-    if (lane == ETCD_LOGIN) return LOGIN_TIMEOUT_MS;
-    if (l->lanes[lane].call == ETCD_STREAM) return 0;
-    if (!l->was_answered) return start_ms > TIMEOUT_MAX_MS ? start_ms : TIMEOUT_MAX_MS;
-    return third_ms < TIMEOUT_MAX_MS ? (uint32_t)third_ms : TIMEOUT_MAX_MS;
 }
 
 bool etcd_leader_next(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us, etcd_request_t *ret_request)
@@ -1052,7 +1092,7 @@ uint64_t etcd_leader_due(const etcd_leader_t *l)
 
 int etcd_leader_init(etcd_leader_t *l, const etcd_leader_opts_t *opts, uint64_t now_us, heddle_error_t *error)
 {
-    *l = (etcd_leader_t){.opts = *opts, .began_us = now_us, .page_rows = ETCD_PAGE_ROWS};
+    *l = (etcd_leader_t){.opts = *opts, .began_us = now_us};
     etcd_follow_init(&l->follow);
     int rc = rows_new(&l->rows, error);
     if (!rc) look(l, ETCD_LOOKING, now_us);

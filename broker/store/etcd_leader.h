@@ -173,7 +173,7 @@ typedef struct {
     bool is_alone;      /* there is no registry, and CHECKING has found nothing */
     bool has_yielded;   /* etcd_leader_has_yielded */
     etcd_follow_t follow;
-    uint64_t page_rows, page_revision;
+    uint64_t page_revision;         /* READING: as of which; its page is that of `follow` */
     char marker[ETCD_MARKER_BYTES]; /* of the last transaction of this run */
     uint64_t tries; /* the number of its last try; that of one that was refused is not used again */
     int refused;    /* the commit was, with this code, and it is looked up whether it happened; 0 */
@@ -228,6 +228,8 @@ bool etcd_leader_is_answered(const etcd_leader_t *l);
 bool etcd_leader_has_yielded(const etcd_leader_t *l);
 /* A standby that has all rows, but for the latest, and is answered: it could take the lead. */
 bool etcd_leader_is_following(const etcd_leader_t *l);
+/* A page of one row does not come.  It is asked for again; `ret_why` says which row, and what to do. */
+bool etcd_leader_is_stuck(const etcd_leader_t *l, heddle_error_t *ret_why);
 /* Of etcd's revisions, as it last looked: between what it has and the latest transaction. */
 uint64_t etcd_leader_behind(const etcd_leader_t *l);
 

@@ -34,7 +34,7 @@ LIBRARIES = {  # header, of a library or of a folder that hides one -> where it 
 PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|serving|strangers)|"
                   r"inbox/(report|staged|active|nack|verified|need_sources)|"
                   r"keys/(auth|invitation)|brokers|events|outbox|standby|"
-                  r"store/(columns|rows|schema|etcd_(follow|json|leader))|"
+                  r"store/(columns|rows|schema|etcd_(follow|json|leader|page))|"
                   r"questions/(pending|answer|cell|status_reasons|timing|why))[a-z_]*|"
                   r"client/(session|entering)|worker/(versions|labels|fetch)|memory/(rules|rounds)|"
                   r"core/(sized|units|histogram)|transfer/(frame|pace|extents|ring)|"
@@ -44,7 +44,7 @@ THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
                     r"core/log|core/failpoint|wire/|broker/(broker|state|call|txn|restored_numbers)\.h|"
-                    r"broker/(store/(?!columns|rows|schema|etcd_(?:follow|json|leader))|inbox/inbox|"
+                    r"broker/(store/(?!columns|rows|schema|etcd_(?:follow|json|leader|page))|inbox/inbox|"
                     r"keys/(client_keys|own_keys)|members/(sessions|roster)|"
                     r"questions/query))")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)

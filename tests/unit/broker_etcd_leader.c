@@ -1601,8 +1601,10 @@ Test(etcd_leader, a_damaged_row_is_refused_by_name)
     refused(0, HEDDLE_ERR_DATA_DIR, "f/policy");
 }
 
-/* Pages, and smaller ones where etcd's gateway does not let these through. */
-Test(etcd_leader, many_rows_come_in_pages)
+/* ---- pages ---- */
+
+/* Run 0 makes a registry of some 600 rows, and ends.  -> its bytes */
+static uint64_t make_many_rows(void)
 {
     record_t rows[OUTBOX_RECORDS];
     char names[OUTBOX_RECORDS][16];
@@ -1618,14 +1620,164 @@ Test(etcd_leader, many_rows_come_in_pages)
         turn(0);
         cr_assert_eq(outcome(0), HEDDLE_OK);
     }
-    uint64_t bytes = rows_bytes(T.runs[0].rows);
+    return rows_bytes(T.runs[0].rows);
+}
+
+static void end_run(int i)
+{
+    etcd_leader_end(&T.runs[i], T.now_us);
+    turn(i);
+    kill_run(i);
+}
+
+static uint32_t rows_asked(int i, int lane)
+{
+    const sent_t *s = &T.sent[i][lane];
+    cr_assert_eq(s->call, ETCD_RANGE);
+    json_t *request = json_loadb((const char *)s->body.data, s->body.bytes, 0, NULL);
+    uint32_t rows = (uint32_t)fake_number(request, "limit");
+    json_decref(request);
+    return rows;
+}
+
+/* Each request takes 0.5 s, and a page of more than `most` rows its whole time, or it is over the limit: there
+ * is no answer.  -> so many had none, until it leads, or follows */
+static int answer_pages(int i, uint32_t most, etcd_outcome_t without)
+{
+    int failed = 0;
+    for (int left = 1000; left && T.runs[i].state != ETCD_LEADING && !etcd_leader_is_following(&T.runs[i]);
+         left--)
+        for (int lane = 0; lane < ETCD_BROKERS; lane++) {
+            if (T.is_open[0]) turn(0);
+            if (!send_one(i, lane)) continue;
+            pass(T.sent[i][lane].call == ETCD_STREAM ? 0 : 500);
+            bool is_late = T.sent[i][lane].call == ETCD_RANGE && rows_asked(i, lane) > most;
+            failed += is_late;
+            answer_one(i, lane, is_late ? without : ETCD_ANSWERED);
+            pass(200);
+        }
+    return failed;
+}
+
+/* Where etcd's gateway does not let these through. */
+Test(etcd_leader, many_rows_come_in_smaller_pages)
+{
+    uint64_t bytes = make_many_rows();
     T.etcd.page_rows_max = 60;
-    etcd_leader_end(&T.runs[0], T.now_us);
-    turn(0);
+    end_run(0);
     open_run(1);
+    cr_assert_eq(answer_pages(1, ETCD_PAGE_ROWS, ETCD_UNKNOWN), 0);
     leads(1);
     cr_assert_eq(rows_bytes(T.runs[1].rows), bytes);
-    cr_assert_leq(T.runs[1].page_rows, 60);
+}
+
+Test(etcd_leader, pages_that_do_not_come_are_asked_for_in_halves)
+{
+    uint64_t bytes = make_many_rows();
+    end_run(0);
+    open_run(1);
+    cr_assert_eq(answer_pages(1, 60, ETCD_UNKNOWN), 3);
+    cr_assert_eq(T.runs[1].state, ETCD_LEADING, "%s", T.runs[1].why.message);
+    cr_assert_eq(rows_bytes(T.runs[1].rows), bytes);
+}
+
+Test(etcd_leader, a_standby_follows_in_smaller_pages_too)
+{
+    (void)make_many_rows();
+    open_run(1);
+    cr_assert_eq(answer_pages(1, 60, ETCD_UNKNOWN), 3);
+    cr_assert(etcd_leader_is_following(&T.runs[1]));
+}
+
+/* What is refused at a connection says nothing of the page. */
+Test(etcd_leader, a_page_that_was_not_asked_for_stays_as_large)
+{
+    (void)make_many_rows();
+    etcd_leader_read_again(&T.runs[0], T.now_us);
+    for (int i = 0; i < 6; i++) {
+        cr_assert(send_one(0, ETCD_WORK));
+        cr_assert_eq(rows_asked(0, ETCD_WORK), ETCD_PAGE_ROWS);
+        answer_one(0, ETCD_WORK, ETCD_UNSENT);
+        pass(200);
+    }
+}
+
+Test(etcd_leader, pages_that_come_in_no_time_grow_again)
+{
+    (void)make_many_rows();
+    etcd_leader_read_again(&T.runs[0], T.now_us);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(send_one(0, ETCD_WORK));
+        answer_one(0, ETCD_WORK, ETCD_UNKNOWN);
+        if (i == 2) pass(200);
+    }
+    for (uint32_t rows = 50; rows <= 200; rows *= 2) {
+        cr_assert(send_one(0, ETCD_WORK));
+        cr_assert_eq(rows_asked(0, ETCD_WORK), rows);
+        pass(100);
+        answer_one(0, ETCD_WORK, ETCD_ANSWERED);
+    }
+    leads(0);
+}
+
+static void is_stuck(int i, const char *text)
+{
+    heddle_error_t why;
+    cr_assert(etcd_leader_is_stuck(&T.runs[i], &why));
+    cr_assert_not_null(strstr(why.message, text), "%s", why.message);
+    cr_assert_not_null(strstr(why.message, "none is reached"), "%s", why.message);
+    cr_assert_not_null(strstr(why.hint, "10 s"), "%s", why.hint);
+}
+
+/* It has more time, and what stands in the way is said. */
+Test(etcd_leader, a_page_of_one_row_that_does_not_come_is_said)
+{
+    heddle_error_t why;
+    (void)make_many_rows();
+    etcd_leader_read_again(&T.runs[0], T.now_us);
+    cr_assert(send_one(0, ETCD_WORK));
+    answer_one(0, ETCD_WORK, ETCD_ANSWERED);
+    for (int i = 0; i < 9; i++) {
+        cr_assert(!etcd_leader_is_stuck(&T.runs[0], &why));
+        cr_assert_eq(time_of_next(0), i < 8 ? TTL_S * 1000 / 3 : 10000);
+        cr_assert(send_one(0, ETCD_WORK));
+        cr_assert_eq(rows_asked(0, ETCD_WORK), ETCD_PAGE_ROWS >> i);
+        answer_one(0, ETCD_WORK, ETCD_UNKNOWN);
+        pass(200);
+    }
+    is_stuck(0, "behind the key heddle/test/f/a");
+    cr_assert_eq(T.runs[0].state, ETCD_READING);
+    turn(0);
+    cr_assert(!etcd_leader_is_stuck(&T.runs[0], &why));
+    leads(0);
+}
+
+/* As etcd's gateway refuses it. */
+Test(etcd_leader, a_standby_says_that_a_row_does_not_come_and_asks_once_a_while)
+{
+    static const char TOO_LARGE[] = "{\"error\":\"none is reached\",\"code\":8}";
+    heddle_error_t why;
+    (void)make_many_rows();
+    open_run(1);
+    for (int i = 0; i < 12; i++) {
+        turn(0);
+        if (send_one(1, ETCD_WORK)) answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+        cr_assert(send_one(1, ETCD_FOLLOW));
+        if (i % 2) answer_one(1, ETCD_FOLLOW, ETCD_UNKNOWN);
+        else answer_text(1, ETCD_FOLLOW, TOO_LARGE);
+        cr_assert(!send_one(1, ETCD_FOLLOW), "there is a pause");
+        cr_assert_eq(etcd_leader_is_stuck(&T.runs[1], &why), i >= 8);
+        pass(200);
+    }
+    is_stuck(1, "the first one of heddle/test");
+    cr_assert_eq(T.runs[1].follow.anew_count, 0);
+    for (int i = 0; i < 3; i++) {
+        turn(0);
+        turn(1);
+        pass(200);
+    }
+    cr_assert(etcd_leader_is_following(&T.runs[1]));
+    cr_assert(!etcd_leader_is_stuck(&T.runs[1], &why));
 }
 
 Test(etcd_leader, answers_that_are_none_are_no_answers)
