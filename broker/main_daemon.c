@@ -536,8 +536,7 @@ static int open_store(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *er
                         .self = d};
     char scratch[MAIN_STORE_SCRATCH];
     int rc = opts->store ? main_store_access(&opts->store_access, scratch, &etcd, error) : HEDDLE_OK;
-    if (!rc) rc = main_store_open(&d->store, opts->data, opts->store ? &etcd : NULL, error);
-    if (!rc) rc = main_store_check_moved(&d->store, error);
+    if (!rc) rc = main_store_open(&d->store, opts->data, &etcd, error);
     explicit_bzero(scratch, sizeof scratch);
     if (!rc && etcd.user && !etcd_is_encrypted(opts->store))
         log_emit(LOG_WARN, "store.plain",

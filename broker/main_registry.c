@@ -278,7 +278,7 @@ static int export_file(const args_t *args, etcd_opts_t *etcd, facts_t *facts, he
     int rc = args->store ? HEDDLE_OK : check_data(args->data, error);
     if (rc) return rc;
     etcd->purpose = ETCD_EXPORT;
-    rc = main_store_open(&s, args->data, args->store ? etcd : NULL, error);
+    rc = main_store_open(&s, args->data, etcd, error);
     if (!rc) rc = read_rows(&s, &rows, error);
     if (!rc) snprintf(facts->place, sizeof facts->place, "%s", main_store_place(&s));
     if (!rc) rc = rows_file_put(rows, LIMIT_EXPORT_BYTES, &bytes, &file, error);

@@ -97,7 +97,9 @@ int main_store_access(const main_store_access_t *a, char scratch[MAIN_STORE_SCRA
 
 int main_store_open(main_store_t *s, const char *data, const etcd_opts_t *opts, heddle_error_t *error)
 {
-    return opts ? etcd_open(opts, &s->etcd, error) : store_open(data, &s->sqlite, error);
+    if (opts->url) return etcd_open(opts, &s->etcd, error);
+    return opts->purpose == ETCD_EXPORT ? store_open_moved(data, &s->sqlite, error)
+                                        : store_open(data, &s->sqlite, error);
 }
 
 void main_store_close(main_store_t *s)
@@ -109,11 +111,6 @@ void main_store_close(main_store_t *s)
 int main_store_mark_moved(main_store_t *s, heddle_error_t *error)
 {
     return s->etcd ? etcd_finish(s->etcd, error) : store_mark_moved(s->sqlite, error);
-}
-
-int main_store_check_moved(const main_store_t *s, heddle_error_t *error)
-{
-    return s->etcd ? HEDDLE_OK : store_check_moved(s->sqlite, error);
 }
 
 int main_store_load(main_store_t *s, int (*each)(void *self, const record_t *record), void *self,

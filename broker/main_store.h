@@ -53,13 +53,12 @@ int main_store_default_dir(char *to, size_t size, heddle_error_t *error);
 int main_store_access(const main_store_access_t *access, char scratch[MAIN_STORE_SCRATCH], etcd_opts_t *opts,
                       heddle_error_t *error);
 
-/* `opts` NULL: in DIR `data`.  What store_open, or etcd_open, says. */
+/* Without an address in `opts`: in DIR `data`, and of the rest its purpose counts.  What store_open, or
+ * etcd_open, says. */
 int main_store_open(main_store_t *s, const char *data, const etcd_opts_t *opts, heddle_error_t *error);
 void main_store_close(main_store_t *s);
 /* No broker starts with it from here on.  What store_mark_moved, or etcd_finish, says. */
 int main_store_mark_moved(main_store_t *s, heddle_error_t *error);
-/* DATA_DIR: it has that mark.  Of an etcd main_store_open says so. */
-int main_store_check_moved(const main_store_t *s, heddle_error_t *error);
 
 int main_store_load(main_store_t *s, int (*each)(void *self, const record_t *record), void *self,
                     heddle_error_t *error);

@@ -648,13 +648,14 @@ static int check_setting(store_t *s, const char *name, const char *wanted, heddl
 
 /* Each step needs those before it.  The first that fails ends the start, and store_close accepts a store
  * that is half open. */
-int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
+static int open_at(const char *dir, bool may_be_moved, store_t **ret_store, heddle_error_t *error)
 {
     store_t *s = calloc(1, sizeof *s);
     if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "%.300s: no memory to open it", dir);
     owner_check(&s->owner);
     bool fresh = false;
     int rc = datadir_open(dir, &s->dir, error);
+    if (!rc && !may_be_moved) rc = datadir_check_moved(&s->dir, error);
     if (!rc) rc = store_files_init(&s->files, &s->dir, error);
     if (!rc) rc = store_files_check(&s->files, &s->dir, error);
     if (!rc) rc = open_database(s, error);
@@ -671,6 +672,16 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     if (rc) store_close(&s);
     else *ret_store = s;
     return rc;
+}
+
+int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
+{
+    return open_at(dir, false, ret_store, error);
+}
+
+int store_open_moved(const char *dir, store_t **ret_store, heddle_error_t *error)
+{
+    return open_at(dir, true, ret_store, error);
 }
 
 int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
@@ -728,7 +739,6 @@ void store_close(store_t **store)
 /* ---- what it is ------------------------------------------------------------------------------ */
 
 int store_mark_moved(const store_t *s, heddle_error_t *error) { return datadir_mark_moved(&s->dir, error); }
-int store_check_moved(const store_t *s, heddle_error_t *error) { return datadir_check_moved(&s->dir, error); }
 const char *store_dir(const store_t *s) { return s->dir.path; }
 const char *store_cluster(const store_t *s) { return s->cluster; }
 uint64_t store_epoch(const store_t *s) { return s->epoch; }

@@ -43,9 +43,12 @@
 
 typedef struct store store_t;
 
-/* DATA_LOCKED (names the pid) · DATA_DIR (path, uid, mode, fix; also a damaged or foreign file) · DATA_NEWER
- * (both schema numbers) · NO_SPACE · NO_MEMORY.  On failure nothing is open and nothing is locked. */
+/* DATA_LOCKED (names the pid) · DATA_DIR (path, uid, mode, fix; also a damaged or foreign file, or
+ * datadir_check_moved) · DATA_NEWER (both schema numbers) · NO_SPACE · NO_MEMORY.  On failure nothing is open
+ * and nothing is locked. */
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error);
+/* Also one that was moved: an export may be repeated. */
+int store_open_moved(const char *dir, store_t **ret_store, heddle_error_t *error);
 void store_close(store_t **store);
 
 /* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, FLOOR, KEY, within a
@@ -69,9 +72,8 @@ int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, 
  * store_commit says. */
 int store_rename(store_t *s, const char *cluster, heddle_error_t *error);
 
-/* datadir_mark_moved, datadir_check_moved */
+/* datadir_mark_moved */
 int store_mark_moved(const store_t *s, heddle_error_t *error);
-int store_check_moved(const store_t *s, heddle_error_t *error);
 
 const char *store_dir(const store_t *s); /* absolute */
 const char *store_cluster(const store_t *s);

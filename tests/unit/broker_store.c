@@ -672,6 +672,23 @@ Test(store, epochs_that_are_used_up_are_refused)
     cr_assert(strstr(e.message, "used up") && strstr(e.found, "4294967296") && e.hint[0]);
 }
 
+/* However often a service manager tries. */
+Test(store, one_that_was_moved_is_refused_as_it_is)
+{
+    heddle_error_t e;
+    store_t *s = open_store();
+    uint64_t epoch = store_epoch(s);
+    cr_assert_eq(store_mark_moved(s, &e), HEDDLE_OK);
+    store_close(&s);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(store_open(dir, &s, &e), HEDDLE_ERR_DATA_DIR);
+        cr_assert(strstr(e.message, "was moved to another store") && strstr(e.hint, "/moved"), "%s", e.hint);
+    }
+    cr_assert_eq(store_open_moved(dir, &s, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(store_epoch(s), epoch + 1);
+    store_close(&s);
+}
+
 Test(store, newer_data_are_refused_with_both_numbers)
 {
     store_t *s = open_store();
