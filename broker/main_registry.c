@@ -257,13 +257,24 @@ static int check_data(const char *dir, heddle_error_t *error)
     return rc;
 }
 
-/* Beside what the failure itself says. */
-static void say_unmarked(const char *path, heddle_error_t *error)
+/* Beside what the failure itself says.  What an etcd was asked for, and has not answered, may have happened;
+ * so may what was written to a directory, and not synced. */
+static void say_unmarked(const main_store_t *s, const char *path, heddle_error_t *error)
 {
-    char text[sizeof error->message + 384];
-    text_printf(text, sizeof text, "%.300s is whole, but the registry is not marked as moved: %s", path,
+    char text[sizeof error->message + 384], mark[sizeof error->hint];
+    bool is_refused = s->etcd && error->code != HEDDLE_ERR_UNAVAILABLE && error->code != HEDDLE_ERR_FENCED;
+    text_printf(text, sizeof text, "%.300s is whole, but %s: %s", path,
+                is_refused ? "the registry is not marked as moved"
+                           : "whether the registry is marked as moved is not certain",
                 error->message);
     error_text(error->message, sizeof error->message, text);
+    if (is_refused) return;
+    main_store_name_mark(s, mark, sizeof mark);
+    text_printf(text, sizeof text,
+                "%s%slook for the mark, %s: no broker starts with it; if it is missing, export again, to "
+                "another file",
+                error->hint, *error->hint ? "; then " : "", mark);
+    error_text(error->hint, sizeof error->hint, text);
 }
 
 static int export_file(const args_t *args, etcd_opts_t *etcd, facts_t *facts, heddle_error_t *error)
@@ -286,7 +297,7 @@ static int export_file(const args_t *args, etcd_opts_t *etcd, facts_t *facts, he
     buf_fini(&bytes);
     if (!rc && args->moves) {
         rc = main_store_mark_moved(&s, error);
-        if (rc) say_unmarked(path, error);
+        if (rc) say_unmarked(&s, path, error);
     }
     main_store_close(&s);
     if (!rc) note_facts(rows, &file, facts);

@@ -113,6 +113,14 @@ int main_store_mark_moved(main_store_t *s, heddle_error_t *error)
     return s->etcd ? etcd_finish(s->etcd, error) : store_mark_moved(s->sqlite, error);
 }
 
+void main_store_name_mark(const main_store_t *s, char *to, size_t size)
+{
+    if (s->etcd)
+        text_printf(to, size, "the value \"moved\" of the key %.120s/" ETCD_KEY_IMPORT " (etcdctl get)",
+                    etcd_prefix(s->etcd));
+    else text_printf(to, size, "the file %.200s/moved", store_dir(s->sqlite));
+}
+
 int main_store_load(main_store_t *s, int (*each)(void *self, const record_t *record), void *self,
                     heddle_error_t *error)
 {

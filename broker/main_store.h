@@ -60,6 +60,9 @@ void main_store_close(main_store_t *s);
 /* No broker starts with it from here on.  What store_mark_moved, or etcd_finish, says. */
 int main_store_mark_moved(main_store_t *s, heddle_error_t *error);
 
+/* Where that mark is, for people. */
+void main_store_name_mark(const main_store_t *s, char *to, size_t size);
+
 int main_store_load(main_store_t *s, int (*each)(void *self, const record_t *record), void *self,
                     heddle_error_t *error);
 int main_store_commit(main_store_t *s, const record_t *records, int count, heddle_error_t *error);

@@ -446,6 +446,7 @@ int etcd_finish(etcd_t *e, heddle_error_t *error)
 }
 
 const char *etcd_url(const etcd_t *e) { return e->url; }
+const char *etcd_prefix(const etcd_t *e) { return e->prefix; }
 const char *etcd_cluster(const etcd_t *e) { return rows_cluster(e->leader.rows); }
 uint64_t etcd_epoch(const etcd_t *e) { return rows_epoch(e->leader.rows); }
 uint64_t etcd_bytes(const etcd_t *e) { return rows_bytes(e->leader.rows); }

@@ -99,6 +99,7 @@ int etcd_read_again(etcd_t *e, heddle_error_t *error);
 int etcd_finish(etcd_t *e, heddle_error_t *error);
 
 const char *etcd_url(const etcd_t *e);
+const char *etcd_prefix(const etcd_t *e);
 const char *etcd_cluster(const etcd_t *e);
 uint64_t etcd_epoch(const etcd_t *e);
 uint64_t etcd_bytes(const etcd_t *e);
