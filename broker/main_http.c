@@ -19,11 +19,19 @@ struct main_http {
 
 /* ---- answers ---- */
 
+/* A number of an event without an epoch is of this one: a reader of HTTP has it from an answer, so that one
+ * beyond the end is of another registry, or wrong, and is not waited for. */
+static void ask_of(const answer_view_t *view, const question_t *q, msg_query_t *ret_query)
+{
+    request_query(&q->request, ret_query);
+    if (!ret_query->epoch) ret_query->epoch = view->events->epoch;
+}
+
 static int answer_api(const answer_view_t *view, const question_t *q, reply_t *to, heddle_error_t *error)
 {
     msg_query_t query;
     answer_page_t page = {0};
-    request_query(&q->request, &query);
+    ask_of(view, q, &query);
     if (q->after) query.after = q->after;
     query.after_name = q->after_name;
     int rc = answer_page(view, &query, &page, error);
@@ -64,7 +72,7 @@ static int answer_stream(const answer_view_t *view, const question_t *q, reply_t
     msg_query_t query;
     event_walk_t walk;
     const event_row_t *e = NULL;
-    request_query(&q->request, &query);
+    ask_of(view, q, &query);
     event_walk_begin(&walk, view, &query);
     uint64_t most = query.limit ? query.limit : ANSWER_PAGE_EVENTS, last = view->events->last_seq,
              there = walk.has_gap + (last < walk.seq ? 0 : last + 1 - walk.seq);

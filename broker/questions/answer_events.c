@@ -26,8 +26,9 @@ static void make_gap(event_walk_t *w, const answer_view_t *b, const msg_query_t 
                        (unsigned long long)q->epoch, (unsigned long long)q->after);
     else if (q->after > w->log->last_seq)
         events_message(&w->gap, HEDDLE_ERR_GONE,
-                       "there is no event %llu yet: those before it were of another registry",
-                       (unsigned long long)q->after);
+                       "there is no event %llu, the newest is %llu: those before it were of another "
+                       "registry, or the number is wrong",
+                       (unsigned long long)q->after, (unsigned long long)w->log->last_seq);
     else
         events_message(&w->gap, HEDDLE_ERR_GONE, "events %llu to %llu are no longer kept",
                        (unsigned long long)q->after, (unsigned long long)(w->seq - 1));
