@@ -536,7 +536,7 @@ static void begin_stream(server_t *s, visit_t *v, reply_t *reply)
     v->beat_us = now_us() + BEAT_US;
     DL_APPEND(s->streams, v);
     take_events(v, reply);
-    add_place(v);
+    if (!reply_events(reply)->bytes) add_place(v);
     go_on(v);
 }
 

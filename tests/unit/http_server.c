@@ -447,7 +447,7 @@ Test(server, a_client_that_leaves_takes_no_answer_along, .timeout = 60)
         int fds[COUNT];
         rig_open(&r);
         for (int i = 0; i < COUNT; i++)
-            cr_assert_eq(stream_open(&r, "\"}\n\nid: 1-0\n\n", text, &fds[i]), 200, "%s", text);
+            cr_assert_eq(stream_open(&r, "\"}\n\n", text, &fds[i]), 200, "%s", text);
         r.together = 2; /* the loop answers when there is another question */
         mailbox_note(server_mailbox(r.server), 1);
         let_turn(&r, 1);
@@ -481,6 +481,25 @@ Test(server, a_stream_without_events_has_a_place, .timeout = 60)
     cr_expect_eq(status_of(&r, "/nowhere", text), 404);
     client_read(fd, "\n\n", text);
     cr_expect(strstr(text, "id: 1-0\n\n"), "so has its sign of life: %s", text);
+    close(fd);
+    rig_close(&r);
+}
+
+/* The first event has its place, which is not said twice: the next block is the next event. */
+Test(server, a_stream_that_begins_with_an_event_has_one_place, .timeout = 60)
+{
+    rig_t r = {.together = 1, .words = "x", .pages = 1};
+    char text[4096], next[4096];
+    int fd, places = 0;
+    atomic_store(&is_standing, true); /* no sign of life comes */
+    rig_open(&r);
+    stream_open(&r, "data: {", text, &fd);
+    atomic_store(&ahead_s, 1);
+    mailbox_note(server_mailbox(r.server), 1000);
+    client_read(fd, "data: {", next);
+    for (const char *at = text; (at = strstr(at, "id: ")) != NULL; at++) places++;
+    for (const char *at = next; (at = strstr(at, "id: ")) != NULL; at++) places++;
+    cr_expect_eq(places, 2, "one for each event: %s, %s", text, next);
     close(fd);
     rig_close(&r);
 }
