@@ -465,7 +465,9 @@ void board_head(const board_t *b, const char *where, const char *now, int column
     enum { LEAST = 12 };
     char summary[160], end[400];
     summarize(b, summary, sizeof summary);
-    int room = columns - frame_width(summary) - frame_width(now) - 2 * GAP;
+    int most = columns - frame_width(now) - GAP;
+    for (char *part; frame_width(summary) > most && (part = strrchr(summary, ',')) != NULL;) *part = 0;
+    int room = most - frame_width(summary) - GAP;
     bool has_room = room >= LEAST || room >= frame_width(where);
     buf_printf(out, "%s  ", summary);
     if (has_room) buf_printf(out, "%s  ", frame_tail(where, room, end, sizeof end));

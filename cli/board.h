@@ -85,7 +85,8 @@ void board_widths(const board_t *b, int columns, int ret_widths[BOARD_COLUMNS]);
 const char *board_fit(const board_column_t *column, const char *cell, int width, char ret_text[BOARD_CELL]);
 const char *board_view_name(board_view_t view);
 /* "2 adapters, 3 workers ready, 1 lost, 2 transfers  tcp://10.0.0.5:7700  20:14:06Z".  Where that has no
- * room, the address is shorter, or left out: the time is whole, since it shows how new the answer is. */
+ * room, the address is shorter, or left out, and then the last counts: the time is whole, since it shows how
+ * new the answer is. */
 void board_head(const board_t *b, const char *where, const char *now, int columns, buf_t *out);
 /* What needs a person, of the selected row: of a worker all that it says in its last column, WHY; of an
  * adapter its reasons of `heddle status --check`, and those of the broker.  Nothing where all is well, and in

@@ -21,7 +21,7 @@ static const option_t OPTIONS[] = {
     {"min-workers", 0, OPTION_INTEGER, "N", NULL, "0",
      "critical where fewer workers are ready (with ADAPTER: of those that subscribe to it)",
      offsetof(args_t, min_workers)},
-    {"max-lag", 0, OPTION_INTEGER, "N", NULL, "-1",
+    {"max-lag", 0, OPTION_INTEGER, "N", NULL, NULL,
      "critical where a worker is more versions behind (`lag` of heddle workers); default no limit",
      offsetof(args_t, max_lag)},
     {"max-age", 0, OPTION_DURATION, "DUR", NULL, NULL,
@@ -97,7 +97,7 @@ static int print(const args_t *args, const char *json)
 
 int command_check(int argc, char **argv)
 {
-    args_t args = {0};
+    args_t args = {.max_lag = -1};
     heddle_error_t error;
     int end = cli_parse(&SET, "check", argc, argv, &args, &args.adapter);
     if (end >= 0) return unknown(&args, "wrong usage: see heddle check --help", end);

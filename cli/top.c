@@ -31,31 +31,33 @@ static const option_t OPTIONS[] = {{"period", 0, OPTION_DURATION, "DUR", NULL, "
                                     "ask the broker so often, at most every 100ms",
                                     offsetof(args_t, period_ms)},
                                    {0}};
-static const option_set_t SET = {
-    "heddle top",
-    "[OPTION...]",
-    "Adapters, workers and transfers as they move, on the whole terminal.",
-    "1 2 3, Tab: adapters, workers, transfers.\n"
-    "Up, Down, PgUp, PgDn, Home, End (k j g G): select a row.\n"
-    "Enter: open it: the workers of an adapter, or all about a worker.\n"
-    "Esc, Backspace: back.\n"
-    "< >, Left, Right: sort by another column.  r: in reverse.\n"
-    "/: show only rows with a text in them; Enter keeps it, Esc ends it.\n"
-    "? or h: the keys; any key but those that scroll ends that.  q: quit.\n"
-    "At the bottom is what needs a person, of the selected row: why, where its\n"
-    "column has no room, and of an adapter the reasons of `heddle status --check`.\n"
-    "A narrow terminal has fewer columns, and the end of a name that is too long;\n"
-    "of a worker that is opened all is there, wrapped.\n"
-    "Labels have a column where a worker has some; those without room are counted\n"
-    "(+2), and / finds these, too.\n"
-    "While the broker is lost the last answer stays, under a line that says so.\n"
-    "Without a terminal: `heddle workers --watch`.\n" CLI_DUR,
-    OPTIONS,
-    CLI_COMMON,
-    NULL,
-    0,
-    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle top\n"
-              "  heddle top --period 500ms --context prod"};
+/* What ? shows, and --help beside the options. */
+#define KEYS_TEXT                                                                                            \
+    "1 2 3, Tab: adapters, workers, transfers.\n"                                                            \
+    "Up, Down, PgUp, PgDn, Home, End (k j g G): select a row.\n"                                             \
+    "Enter: open it: the workers of an adapter, or all about a worker.\n"                                    \
+    "Esc, Backspace: back.\n"                                                                                \
+    "< >, Left, Right: sort by another column.  r: in reverse.\n"                                            \
+    "/: show only rows with a text in them; Enter keeps it, Esc ends it.\n"                                  \
+    "? or h: the keys; any key but those that scroll ends that.  q: quit.\n"                                 \
+    "At the bottom is what needs a person, of the selected row: why, where its\n"                            \
+    "column has no room, and of an adapter the reasons of `heddle status --check`.\n"                        \
+    "A narrow terminal has fewer columns, and the end of a name that is too long;\n"                         \
+    "of a worker that is opened all is there, wrapped.\n"                                                    \
+    "Labels have a column where a worker has some; those without room are counted\n"                         \
+    "(+2), and / finds these, too.\n"                                                                        \
+    "While the broker is lost the last answer stays, under a line that says so.\n"                           \
+    "Without a terminal: `heddle workers --watch`.\n"
+static const option_set_t SET = {"heddle top",
+                                 "[OPTION...]",
+                                 "Adapters, workers and transfers as they move, on the whole terminal.",
+                                 KEYS_TEXT CLI_DUR,
+                                 OPTIONS,
+                                 CLI_COMMON,
+                                 NULL,
+                                 0,
+                                 CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle top\n"
+                                           "  heddle top --period 500ms --context prod"};
 
 /* ---- the thread that asks ---- */
 
@@ -293,7 +295,7 @@ static void draw_worker(board_t *b)
 static void draw(top_t *t)
 {
     draw_head(t);
-    if (t->board.has_help) draw_text(SET.epilog, &t->board.help_scroll);
+    if (t->board.has_help) draw_text(KEYS_TEXT, &t->board.help_scroll);
     else if (t->board.worker[0]) draw_worker(&t->board);
     else draw_rows(t);
     draw_foot(&t->board);

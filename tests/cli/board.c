@@ -82,7 +82,11 @@ Test(board, the_time_is_whole_in_the_head)
     cr_assert_str_eq(head("tcp://10.0.0.5:7700", 79), COUNTED "..://10.0.0.5:7700  20:14:06Z");
     cr_assert_str_eq(head("tcp://10.0.0.5:7700", 72), COUNTED "20:14:06Z", "no room for an address");
     cr_assert_str_eq(head("a:1", 72), COUNTED "a:1  20:14:06Z", "but for a short one");
-    cr_assert_str_eq(head("a:1", 20), COUNTED "20:14:06Z");
+    cr_assert_str_eq(head("a:1", 59), COUNTED "20:14:06Z");
+    cr_assert_str_eq(head("a:1", 58), "2 adapters, 3 workers ready, 1 lost  a:1  20:14:06Z",
+                     "no room for a count");
+    cr_assert_str_eq(head("tcp://10.0.0.5:7700", 40), "2 adapters, 3 workers ready  20:14:06Z");
+    cr_assert_str_eq(head("a:1", 20), "2 adapters  20:14:06Z", "one count stays");
 }
 
 Test(board, a_transfer_has_its_part_rate_and_the_time_left)
