@@ -29,14 +29,25 @@ const clock_ops_t *clock_system(void)
     return &ops;
 }
 
+static void put_number(unsigned number, unsigned digits, char *to)
+{
+    for (; digits-- > 0; number /= 10) to[digits] = (char)('0' + number % 10);
+}
+
+/* Without printf, which takes five times as long: a page of answers has hundreds of times. */
 void clock_text(uint64_t wall_ms, char ret_text[25])
 {
     time_t seconds = (time_t)(wall_ms / 1000 % 253402300800u); /* years 1970..9999 */
     struct tm t;
     gmtime_r(&seconds, &t);
-    snprintf(ret_text, 25, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", (unsigned)(t.tm_year + 1900) % 10000u,
-             (unsigned)(t.tm_mon + 1) % 100u, (unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u,
-             (unsigned)t.tm_min % 100u, (unsigned)t.tm_sec % 100u, (unsigned)(wall_ms % 1000));
+    memcpy(ret_text, "0000-00-00T00:00:00.000Z", 25);
+    put_number((unsigned)(t.tm_year + 1900), 4, ret_text);
+    put_number((unsigned)(t.tm_mon + 1), 2, ret_text + 5);
+    put_number((unsigned)t.tm_mday, 2, ret_text + 8);
+    put_number((unsigned)t.tm_hour, 2, ret_text + 11);
+    put_number((unsigned)t.tm_min, 2, ret_text + 14);
+    put_number((unsigned)t.tm_sec, 2, ret_text + 17);
+    put_number((unsigned)(wall_ms % 1000), 3, ret_text + 20);
 }
 
 /* "Z", "+01:00", "-05:30": minutes ahead of UTC. */

@@ -137,10 +137,20 @@ int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+static void put_hex(const uint8_t *bytes, size_t count, char *ret_text)
+{
+    static const char DIGITS[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++) {
+        *ret_text++ = DIGITS[bytes[i] >> 4];
+        *ret_text++ = DIGITS[bytes[i] & 15];
+    }
+    *ret_text = 0;
+}
+
 void digest_text(const digest_t *d, char ret_text[HEDDLE_DIGEST_TEXT])
 {
     memcpy(ret_text, "h1:", 3);
-    for (int i = 0; i < 32; i++) snprintf(ret_text + 3 + 2 * i, 3, "%02x", d->b[i]);
+    put_hex(d->b, sizeof d->b, ret_text + 3);
 }
 
 /* Only small letters, so that each digest has one spelling: texts of it are compared as texts, too. */
@@ -162,7 +172,7 @@ bool digest_equal(const digest_t *a, const digest_t *b) { return memcmp(a->b, b-
 
 void digest_head(const digest_t *d, char ret_head[DIGEST_HEAD + 1])
 {
-    for (unsigned i = 0; i < DIGEST_HEAD / 2; i++) snprintf(ret_head + 2 * i, 3, "%02x", d->b[i]);
+    put_hex(d->b, DIGEST_HEAD / 2, ret_head);
 }
 
 void tag_text(const char *adapter, uint64_t version, const digest_t *d, char ret_text[HEDDLE_TAG_TEXT])

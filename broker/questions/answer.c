@@ -69,31 +69,28 @@ static json_t *adapters_list(const answer_view_t *b, const msg_query_t *q, answe
 {
     const registry_t *r = b->registry;
     const char *after = q->after_name ? q->after_name : "";
-    size_t most = r->adapter_count, count = 0;
-    for (size_t i = 0; i < b->members->worker_count; i++) most += b->members->workers[i]->sub_count;
-    const char **names = calloc(most + 1, sizeof *names);
-    if (!names) return NULL;
+    texts_t names = {0};
     for (size_t i = 0; i < r->adapter_count; i++)
         if (strcmp(r->adapters[i]->name, after) > 0 && !registry_is_vacant(r->adapters[i]))
-            names[count++] = r->adapters[i]->name;
+            texts_add(&names, r->adapters[i]->name);
     for (size_t i = 0; i < b->members->worker_count; i++) {
         const member_t *m = b->members->workers[i];
         for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++)
-            if (strcmp(m->subs[k].adapter, after) > 0) names[count++] = m->subs[k].adapter;
+            if (strcmp(m->subs[k].adapter, after) > 0) texts_add(&names, m->subs[k].adapter);
     }
-    if (count) qsort(names, count, sizeof *names, text_order);
+    texts_sort(&names);
 
     rows_t rows;
     rows_init(&rows, q->limit, ANSWER_PAGE_ROWS);
-    for (size_t i = 0; i < count; i++) {
-        if (i && !strcmp(names[i - 1], names[i])) continue; /* many workers subscribe to one adapter */
-        const adapter_row_t *a = registry_adapter(r, names[i]);
+    rows.failed |= names.failed;
+    for (size_t i = 0; i < names.count; i++) {
+        const adapter_row_t *a = registry_adapter(r, names.list[i]);
         adapter_row_t nothing = {0}; /* only subscribed to: it has a name, and no more */
-        error_text(nothing.name, sizeof nothing.name, names[i]);
+        error_text(nothing.name, sizeof nothing.name, names.list[i]);
         if (!rows_add(&rows, adapter_row(b, a ? a : &nothing))) break;
-        error_text(page->next_name, sizeof page->next_name, names[i]);
+        error_text(page->next_name, sizeof page->next_name, names.list[i]);
     }
-    free(names);
+    texts_fini(&names);
     page->more = rows.full;
     return rows_end(&rows);
 }
@@ -169,14 +166,14 @@ static int answer_status(const answer_view_t *b, const msg_query_t *q, answer_pa
                                           : json_pack("{s:o, s:o, s:o}", "from", cell_text(b->restored.from),
                                                       "at", cell_time(b->restored.at_ms), "message",
                                                       cell_text(b->restored.message));
-    json_t *broker =
-        json_pack("{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
-                  "endpoint", b->endpoint, "public_key", b->public_key, "cluster", b->cluster, "epoch",
-                  cell_count(b->registry->epoch), "pid", cell_count(b->pid), "heddle", heddle_version(),
-                  "wire", "min", (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
-                  cell_ms(b->now.us - b->started_us), "now_at", cell_time(b->now.wall_ms), "state",
-                  b->is_read_only ? "read_only" : "ready", "data_dir", b->data_dir, "registry_bytes",
-                  cell_count(b->registry_bytes), "restored", restored, "settling_ms", cell_settling(b));
+    json_t *broker = json_pack(
+        "{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}", "endpoint",
+        b->endpoint, "public_key", b->public_key, "cluster", b->cluster, "epoch",
+        cell_count(b->registry->epoch), "pid", cell_count(b->pid), "heddle", heddle_version(), "wire", "min",
+        (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms", cell_ms(b->now.us - b->started_us),
+        "now_at", cell_time(b->now.wall_ms), "state", b->is_read_only ? "read_only" : "ready", "data_dir",
+        b->data_dir, "registry_bytes", cell_count(b->registry_bytes(b->self)), "restored", restored,
+        "settling_ms", cell_settling(b));
     uint64_t adapters = 0, versions = 0, ready = 0, lost = 0, writers = 0;
     for (size_t i = 0; i < b->registry->adapter_count; i++) {
         adapters += !registry_is_vacant(b->registry->adapters[i]);

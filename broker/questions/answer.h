@@ -46,7 +46,7 @@ typedef struct answer_view {
     instant_t now;
     /* of the broker itself */
     const char *endpoint, *public_key, *cluster, *data_dir; /* public_key NULL: without keys */
-    uint64_t pid, started_us, started_ms, registry_bytes;
+    uint64_t pid, started_us, started_ms;
     const brokers_t *brokers; /* NULL: it is the only one */
     bool is_read_only;
     uint64_t read_only_ms;
@@ -59,6 +59,7 @@ typedef struct answer_view {
     const void *self;
     /* The config of an ended version, appended to `out`; NULL: not available. */
     int (*config)(const void *self, const char *adapter, uint64_t version, buf_t *out);
+    uint64_t (*registry_bytes)(const void *self);
     const char *(*session_key)(const void *self, const member_t *member); /* "": without keys */
 } answer_view_t;
 

@@ -42,7 +42,7 @@ static json_t *store_json(const answer_view_t *b)
                      b->is_read_only ? cell_text(b->read_only_why) : json_null(), "revision",
                      cell_number(of ? of->revision : 0), "seen_age_ms",
                      of && of->seen_us ? cell_ms(b->now.us - of->seen_us) : json_null(), "registry_bytes",
-                     cell_count(b->registry_bytes));
+                     cell_count(b->registry_bytes(b->self)));
 }
 
 int answer_brokers(const answer_view_t *b, const msg_query_t *q, answer_page_t *page, heddle_error_t *error)

@@ -24,26 +24,20 @@ typedef struct {
     const char *only; /* where they are all on one; NULL */
 } holder_hosts_t;
 
-static int order_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static holder_hosts_t holder_hosts(const answer_view_t *b, const track_t *t)
 {
-    size_t holders = track_holder_count(t), named = 0, count = 0;
-    const char **hosts = calloc(holders + 1, sizeof *hosts), *only = NULL;
-    if (!hosts) return (holder_hosts_t){0};
-    for (size_t i = 0; named < holders && i < t->copy_count; i++) {
+    texts_t hosts = {0};
+    size_t copies = track_holder_count(t) ? t->copy_count : 0;
+    for (size_t i = 0; i < copies; i++) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = copy_holds(c) ? membership_by_token(b->members, c->token) : NULL;
-        if (m) hosts[named++] = m->host;
+        if (m) texts_add(&hosts, m->host);
     }
-    qsort(hosts, named, sizeof *hosts, order_text);
-    for (size_t i = 0; i < named; i++) count += !i || strcmp(hosts[i - 1], hosts[i]) != 0;
-    if (count == 1) only = hosts[0];
-    free(hosts);
-    return (holder_hosts_t){cell_count(count), only};
+    texts_sort(&hosts);
+    holder_hosts_t found = {hosts.failed ? NULL : cell_count(hosts.count),
+                            hosts.count == 1 ? hosts.list[0] : NULL};
+    texts_fini(&hosts);
+    return found;
 }
 
 static json_t *version_json(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/sorted.h"
 #include "proto/value.h"
 
 #include <stdlib.h>
@@ -33,7 +34,7 @@ json_t *cell_time(uint64_t wall_ms)
     char text[25];
     if (!wall_ms) return json_null();
     clock_text(wall_ms, text);
-    return json_string(text);
+    return json_stringn_nocheck(text, sizeof text - 1);
 }
 
 json_t *cell_ms(uint64_t us) { return json_real((double)us / 1000.0); }
@@ -44,7 +45,7 @@ json_t *cell_digest(const digest_t *d)
     char text[HEDDLE_DIGEST_TEXT];
     if (!d) return json_null();
     digest_text(d, text);
-    return json_string(text);
+    return json_stringn_nocheck(text, sizeof text - 1);
 }
 
 json_t *cell_tag(const char *adapter, uint64_t version, const digest_t *d)
@@ -117,6 +118,30 @@ json_t *rows_end(rows_t *r)
     buf_fini(&r->scratch);
     r->list = NULL;
     return list;
+}
+
+/* Many workers have the same host, or subscribe to one adapter: as a rule the one that was added last. */
+void texts_add(texts_t *t, const char *text)
+{
+    if (t->failed || (t->count && !strcmp(t->list[t->count - 1], text))) return;
+    t->failed = !sorted_grow(&t->list, t->count, &t->capacity);
+    if (t->failed) t->count = 0;
+    else t->list[t->count++] = text;
+}
+
+void texts_sort(texts_t *t)
+{
+    size_t count = 0;
+    if (t->count) qsort(t->list, t->count, sizeof *t->list, text_order);
+    for (size_t i = 0; i < t->count; i++)
+        if (!count || strcmp(t->list[count - 1], t->list[i]) != 0) t->list[count++] = t->list[i];
+    t->count = count;
+}
+
+void texts_fini(texts_t *t)
+{
+    free(t->list);
+    *t = (texts_t){0};
 }
 
 int cell_no_memory(heddle_error_t *error)

@@ -38,6 +38,16 @@ bool rows_add(rows_t *r, json_t *row);
 /* Frees what rows_init took; the list goes to the caller, NULL when something failed. */
 json_t *rows_end(rows_t *r);
 
+/* Borrowed texts, each once; begins with 0. */
+typedef struct {
+    const char **list;
+    size_t count, capacity;
+    bool failed; /* memory ran out: there is nothing in it */
+} texts_t;
+void texts_add(texts_t *t, const char *text);
+void texts_sort(texts_t *t); /* after the last one: by bytes, and each once from here on */
+void texts_fini(texts_t *t);
+
 int cell_no_memory(heddle_error_t *error);
 json_t *cell_settling(const answer_view_t *b); /* milliseconds until it decides again; 0 */
 

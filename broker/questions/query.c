@@ -23,6 +23,12 @@ static int view_config(const void *self, const char *adapter, uint64_t version, 
     return b->io.config(b->io.self, adapter, version, out);
 }
 
+static uint64_t view_registry_bytes(const void *self)
+{
+    const broker_t *b = self;
+    return b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0;
+}
+
 /* Which key a session has proved is known to its connection only. */
 static const char *view_session_key(const void *self, const member_t *member)
 {
@@ -49,7 +55,6 @@ answer_view_t query_view(const broker_t *b, instant_t now)
         .pid = b->opts.pid,
         .started_us = b->started_us,
         .started_ms = b->started_ms,
-        .registry_bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0,
         .brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL,
         .is_read_only = b->state == BROKER_READ_ONLY,
         .read_only_ms = b->read_only_ms,
@@ -59,6 +64,7 @@ answer_view_t query_view(const broker_t *b, instant_t now)
         .restored = {b->restored.at_ms, b->restored.from, b->restored.message},
         .self = b,
         .config = b->io.config ? view_config : NULL,
+        .registry_bytes = view_registry_bytes,
         .session_key = view_session_key,
     };
 }

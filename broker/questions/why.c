@@ -254,7 +254,8 @@ bool why_drains(const answer_view_t *b, const member_t *m, const char *adapter, 
     const track_t *tracks[DRAIN_LOOKED_AT];
     view_t v = {b->registry, b->members, b->now};
     ret_text[0] = 0;
-    size_t count = member_is_draining(m) ? drain_only_here(b->rollout, v, m, tracks, DRAIN_LOOKED_AT) : 0;
+    if (!member_is_draining(m)) return false;
+    size_t count = drain_only_here(b->rollout, v, m, tracks, DRAIN_LOOKED_AT);
     text_printf(ret_text, WHY_NOTE_TEXT, "no process that stays has ");
     size_t used = strlen(ret_text);
     listing_t names = {.text = ret_text + used, .size = WHY_NOTE_TEXT - used, .most = 8};

@@ -27,7 +27,9 @@ uint64_t active_lag(const adapter_row_t *a, const member_t *m, const member_sub_
     /* Of a worker that did not return after a start only the version is known, and not its decision. */
     const version_row_t *served = sub->serving.decision ? NULL : registry_version(a, sub->serving.version);
     uint64_t decision = served ? served->decision : sub->serving.decision, later = 0;
-    for (size_t i = 0; sub->serving.version && i < a->version_count; i++)
+    /* The newest first, and no further than there are later decisions: each names one version. */
+    uint64_t most = sub->serving.version && a->decision > decision ? a->decision - decision : 0;
+    for (size_t i = a->version_count; later < most && i-- > 0;)
         later += a->versions[i]->version != sub->serving.version && a->versions[i]->decision > decision;
     return later ? later : 1;
 }

@@ -3,6 +3,7 @@
  * A broker is driven with real messages, without sockets or time. */
 #include "broker/questions/answer_events.h"
 #include "broker/questions/answer_pending.h"
+#include "broker/questions/cell.h"
 #include "broker/questions/query.h"
 
 #include "core/errors.h"
@@ -1037,6 +1038,21 @@ Test(answer, ready_is_no_broker_whose_etcd_does_not_answer)
     broker->state = BROKER_READ_ONLY;
     broker->read_only_code = HEDDLE_ERR_NO_SPACE;
     cr_assert(strstr(unready(HEDDLE_ERR_UNAVAILABLE), "no endpoint"), "it comes first");
+}
+
+/* Hosts of holders, names of adapters: also where others come between two of a kind. */
+Test(answer, texts_are_there_once)
+{
+    static const char *const ADDED[] = {"b", "b", "a", "c", "a", "b"};
+    texts_t texts = {0};
+    for (size_t i = 0; i < sizeof ADDED / sizeof *ADDED; i++) texts_add(&texts, ADDED[i]);
+    texts_sort(&texts);
+    cr_assert(texts.count == 3 && !texts.failed, "%zu", texts.count);
+    for (size_t i = 0; i < texts.count; i++)
+        cr_expect_eq(texts.list[i][0], "abc"[i], "%zu: %s", i, texts.list[i]);
+    texts_fini(&texts);
+    texts_sort(&texts); /* of none */
+    cr_expect_eq(texts.count, 0);
 }
 
 Test(answer, an_adapter_that_is_held)

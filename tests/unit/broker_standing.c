@@ -195,6 +195,28 @@ Test(standing, lag_counts_versions_and_not_decisions)
     is("adapters.0.current_count", "1");
 }
 
+/* One that was named twice counts once. */
+Test(standing, lag_counts_all_later_versions)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    for (uint64_t v = 2; v < 5; v++) {
+        rig_publish(T, (rig_publish_t){.digest = v});
+        rig_staged(W1, v, v);
+        rig_staged(W2, v, v);
+        rig_active(W1, v, v, v);
+        rig_nack(W2, v, v, "activate", "internal");
+    }
+    name_again(4);
+    rig_active(W1, 4, rig_adapter()->decision, 4);
+    rig_nack(W2, 4, rig_adapter()->decision, "activate", "internal");
+    cr_assert_eq(rig_adapter()->decision, 5);
+    ask("workers", "", 0);
+    is("workers.0.adapters.0.lag", "0");
+    is("workers.1.adapters.0.lag", "3");
+}
+
 /* The version is chosen again for w2, which refused it; w1 serves it already, and cannot do so again. */
 Test(standing, a_refusal_of_a_later_decision_takes_back_no_earlier_one)
 {
