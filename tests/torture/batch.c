@@ -21,6 +21,16 @@ typedef struct {
     size_t shown;
 } runner_t;
 
+#ifdef __SANITIZE_ADDRESS__
+/* What a run frees is less than that.  With the 256 MB that are usual each fork of a child that has run a few
+ * copies the page tables of what those have freed, which was most of the time that the runs took. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "quarantine_size_mb=16";
+}
+#endif
+
 static size_t *notes; /* shared with the children */
 
 void batch_note(batch_note_t note)
