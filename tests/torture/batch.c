@@ -24,11 +24,8 @@ typedef struct {
 #ifdef __SANITIZE_ADDRESS__
 /* What a run frees is less than that.  With the 256 MB that are usual each fork of a child that has run a few
  * copies the page tables of what those have freed, which was most of the time that the runs took. */
-const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "quarantine_size_mb=16";
-}
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "quarantine_size_mb=16"; }
 #endif
 
 static size_t *notes; /* shared with the children */
