@@ -536,11 +536,14 @@ static int open_store(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *er
                         .self = d};
     char scratch[MAIN_STORE_SCRATCH];
     int rc = opts->store ? main_store_access(&opts->store_access, scratch, &etcd, error) : HEDDLE_OK;
+    if (!rc && opts->store && etcd_is_exposed(opts->store))
+        log_emit(LOG_WARN, "store.plain",
+                 "%.300s: the keys that versions are shared with%s go over the network in the clear: use "
+                 "etcds://, "
+                 "or a network that nothing else is on",
+                 opts->store, etcd.user ? ", and the password of etcd," : "");
     if (!rc) rc = main_store_open(&d->store, opts->data, &etcd, error);
     explicit_bzero(scratch, sizeof scratch);
-    if (!rc && etcd.user && !etcd_is_encrypted(opts->store))
-        log_emit(LOG_WARN, "store.plain",
-                 "the password of etcd goes over the network in the clear: use etcds://");
     if (!rc && !opts->store) permissions_warn("broker.others", opts->data, "the registry there");
     if (!rc && opts->store)
         log_emit(LOG_INFO, "broker.leader", "this broker leads, by %s, in epoch %llu, with the registry %s",

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { SLEEP_MAX_MS = 1000 };
@@ -55,15 +56,15 @@ static bool is_endpoint(const char *text)
            atoi(colon + 1) <= 65535;
 }
 
-bool etcd_is_encrypted(const char *url) { return !strncmp(url, "etcds://", 8); }
+static bool is_encrypted(const char *url) { return !strncmp(url, "etcds://", 8); }
 
 /* Cuts `parts` in place.  The number of endpoints; 0: not an address of an etcd. */
 static int cut(char *parts, const char **ret_prefix, const char *endpoints[ETCD_ENDPOINTS])
 {
     int count = 0;
-    bool is_encrypted = etcd_is_encrypted(parts);
-    if (!is_encrypted && strncmp(parts, "etcd://", 7)) return 0;
-    char *at = parts + (is_encrypted ? 8 : 7), *slash = strchr(at, '/');
+    bool is_safe = is_encrypted(parts);
+    if (!is_safe && strncmp(parts, "etcd://", 7)) return 0;
+    char *at = parts + (is_safe ? 8 : 7), *slash = strchr(at, '/');
     if (!slash || !is_prefix(slash + 1)) return 0;
     *slash = 0;
     *ret_prefix = slash + 1;
@@ -75,6 +76,26 @@ static int cut(char *parts, const char **ret_prefix, const char *endpoints[ETCD_
         at = comma ? comma + 1 : NULL;
     }
     return count;
+}
+
+/* Of HOST:PORT. */
+static bool is_loopback(const char *endpoint)
+{
+    size_t bytes = (size_t)(strrchr(endpoint, ':') - endpoint);
+    return (bytes == 9 && !strncasecmp(endpoint, "localhost", 9)) ||
+           (bytes == 5 && !strncmp(endpoint, "[::1]", 5)) ||
+           (!strncmp(endpoint, "127.", 4) && strspn(endpoint, "0123456789.") == bytes);
+}
+
+bool etcd_is_exposed(const char *url)
+{
+    const char *prefix, *endpoints[ETCD_ENDPOINTS];
+    char *parts = is_encrypted(url) ? NULL : strdup(url);
+    bool is_exposed = false;
+    int count = parts ? cut(parts, &prefix, endpoints) : 0;
+    for (int i = 0; i < count; i++) is_exposed = is_exposed || !is_loopback(endpoints[i]);
+    free(parts);
+    return is_exposed;
 }
 
 static int refuse_url(const char *url, heddle_error_t *error)
@@ -101,7 +122,7 @@ int etcd_check(const etcd_opts_t *o, heddle_error_t *error)
     int rc = check_url(o->url, error);
     if (rc) return rc;
     const char *alone = o->ca ? "--store-ca" : o->cert ? "--store-cert" : o->key ? "--store-key" : NULL;
-    if (alone && !etcd_is_encrypted(o->url)) {
+    if (alone && !is_encrypted(o->url)) {
         rc = error_fail(error, HEDDLE_ERR_USAGE, "%s is for an encrypted --store", alone);
         error_contrast(error, "etcds://...", o->url);
     } else if (!o->cert != !o->key) {
@@ -133,7 +154,7 @@ static int take_url(etcd_t *e, const char *url, heddle_error_t *error)
     int count = cut(e->parts, &e->prefix, endpoints);
     if (!count) return refuse_url(url, error);
     for (; e->url_count < count; e->url_count++)
-        if (asprintf(&e->urls[e->url_count], "http%s://%s", etcd_is_encrypted(url) ? "s" : "",
+        if (asprintf(&e->urls[e->url_count], "http%s://%s", is_encrypted(url) ? "s" : "",
                      endpoints[e->url_count]) < 0) {
             e->urls[e->url_count] = NULL;
             return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the store");

@@ -57,7 +57,8 @@ typedef struct {
 
 /* Of --store and what goes with it: OK · USAGE.  Nothing is connected, and no file is read. */
 int etcd_check(const etcd_opts_t *opts, heddle_error_t *error);
-bool etcd_is_encrypted(const char *url);
+/* It is plain HTTP, and a node is on another host: what goes there may be read on the way. */
+bool etcd_is_exposed(const char *url);
 /* Blocks until this broker leads.  UNAVAILABLE: no endpoint answered · DATA_DIR: the prefix has something
  * else, or another cluster · DATA_NEWER · DENIED · NO_SPACE · FENCED: another one took the lead while the
  * rows were read: open again · INTERRUPTED: `wait` · USAGE, NO_MEMORY, INTERNAL.  Not to serve, it does not
