@@ -101,13 +101,14 @@ static inline void fake_drop(fake_etcd_t *f, int i)
 /* The keys of an etcd as they were at a revision. */
 typedef struct {
     fake_key_t keys[FAKE_KEYS];
-    int count;
+    int count, leases;
     uint64_t revision;
 } fake_keys_t;
 
 static inline void fake_etcd_save(const fake_etcd_t *f, fake_keys_t *to)
 {
     to->count = f->count;
+    to->leases = f->leases;
     to->revision = f->revision;
     for (int i = 0; i < f->count; i++) {
         to->keys[i] = f->keys[i];
@@ -116,7 +117,15 @@ static inline void fake_etcd_save(const fake_etcd_t *f, fake_keys_t *to)
     }
 }
 
-/* Watches that are there say nothing of it, and none reaches back before it. */
+static inline void fake_etcd_forget(fake_keys_t *saved)
+{
+    for (; saved->count; saved->count--) {
+        free(saved->keys[saved->count - 1].key);
+        free(saved->keys[saved->count - 1].value);
+    }
+}
+
+/* Watches that are there say nothing of it, and none reaches back before it.  Keys have their leases again. */
 static inline void fake_etcd_restore(fake_etcd_t *f, const fake_keys_t *from)
 {
     for (; f->event_count; f->event_count--) {
@@ -127,8 +136,15 @@ static inline void fake_etcd_restore(fake_etcd_t *f, const fake_keys_t *from)
         free(f->keys[f->count - 1].key);
         free(f->keys[f->count - 1].value);
     }
-    memcpy(f->keys, from->keys, sizeof f->keys);
     f->count = from->count;
+    for (int i = 0; i < f->count; i++) {
+        f->keys[i] = from->keys[i];
+        f->keys[i].key = strdup(from->keys[i].key);
+        f->keys[i].value = strdup(from->keys[i].value);
+        if (f->keys[i].lease)
+            f->lease_ends_us[f->keys[i].lease] = f->now_us + f->ttl_s[f->keys[i].lease] * 1000000;
+    }
+    for (int i = from->leases + 1; i <= f->leases; i++) f->lease_ends_us[i] = 0;
     f->revision = f->compacted = from->revision;
 }
 

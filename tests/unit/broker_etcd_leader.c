@@ -554,6 +554,7 @@ static void follows_and_is_restored(uint64_t followed)
     turn(1);
     cr_assert(etcd_leader_is_following(&T.runs[1]));
     fake_etcd_restore(&T.etcd, &snapshot);
+    fake_etcd_forget(&snapshot);
     kill_run(0);
 }
 

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All interleavings of two brokers at one etcd: one leads, the other follows.  Every world that can be reached
- * within two decisions, one answer that does not come and one lease is looked at, some 11,000.  The brokers
- * are those of broker/store/etcd_leader.h, the etcd is that of tests/lib/fake_etcd.h.  Between any two acts of
- * a broker the other one may act, and time may pass: a leader that stands still, and wakes with a decision in
- * hand, is among the worlds.  An answer comes at any time after its request.  That of a commit may be lost,
- * and a commit that was given up may arrive later all the same.
+ * within some decisions, faults and leases (limits_t) is looked at.  The brokers are those of
+ * broker/store/etcd_leader.h, the etcd is that of tests/lib/fake_etcd.h.  Between any two acts of a broker the
+ * other one may act, and time may pass: a leader that stands still, and wakes with a decision in hand, is
+ * among the worlds.  An answer comes at any time after its request.  The faults of a commit:
+ *
+ *   its answer is lost · it is given up, and arrives later · it does not reach etcd · etcd refuses it, as it
+ *   has no room · the same, and it is done: it is the one that fills etcd · it is done, and is called unsent,
+ *   which a library below must not do: then it may be taken for refused, but nothing after it is lost
+ *
+ * A snapshot of the beginning may be restored while the revisions of etcd go on, the first broker may end, and
+ * a third one may lead for a moment.
  *
  * The rules:
  *   - a commit happens while the key of its broker is there, and begins while its lease is;
@@ -17,7 +23,14 @@
 #include <criterion/criterion.h>
 
 enum { BROKERS = 2, LANES = 2, TTL_S = 3, HALF_LEASE_US = TTL_S * 500000 };
-enum { DECISIONS = 2, HALVES = 2, GIVEN_UP = 1 }; /* at most so many, so that the worlds are finite */
+
+/* At most so many, so that the worlds are finite. */
+typedef struct {
+    int decisions, halves, faults, restores, ends, others;
+    unsigned without; /* a bit for each act that there is not */
+    bool is_alone;    /* only the first broker acts */
+} limits_t;
+static limits_t most;
 
 typedef struct {
     bool is_there;
@@ -34,13 +47,15 @@ static struct {
     request_t late; /* given up, and on its way */
     int late_of;
     uint64_t now_us, watched; /* as far as the follower was answered */
-    int halves, given_up, attempts[BROKERS];
+    int halves, faults, restores, ends, others, attempts[BROKERS];
     uint64_t tried[BROKERS];                            /* the number of the last attempt */
     unsigned happened_of[BROKERS], refused_of[BROKERS]; /* a bit for each attempt */
+    unsigned excused_of[BROKERS];                       /* it was called unsent, or undone by a restore */
     uint64_t happened, epoch;
-    bool was_too_late;
+    bool was_too_late, was_mistaken;
 } W;
 
+static fake_keys_t snapshot; /* of the beginning */
 static const char *const NAMES[BROKERS] = {"a", "b"};
 static const record_t FLOOR = {.kind = RECORD_FLOOR, .adapter = "a", .decision = 1};
 
@@ -127,9 +142,11 @@ static void take_outcome(int i)
     heddle_error_t error;
     if (!etcd_leader_take_outcome(&W.brokers[i], &rc, &error)) return;
     bool has_happened = W.happened_of[i] & 1u << W.attempts[i];
-    rule(has_happened == !rc,
+    bool is_excused = W.excused_of[i] & 1u << W.attempts[i];
+    rule(rc ? !has_happened || is_excused : has_happened,
          rc ? "a commit was refused that has happened" : "a commit was confirmed that has not happened");
-    if (rc) W.refused_of[i] |= 1u << W.attempts[i];
+    if (rc && !is_excused) W.refused_of[i] |= 1u << W.attempts[i];
+    W.was_mistaken = W.was_mistaken || (rc && has_happened);
 }
 
 static void answer(int i, etcd_lane_t lane, etcd_outcome_t outcome, bytes_t body)
@@ -147,13 +164,13 @@ static bool decide(int i)
     record_t r = FLOOR;
     heddle_error_t error;
     etcd_leader_t *l = &W.brokers[i];
-    if (l->state != ETCD_LEADING || l->is_committing || W.attempts[0] + W.attempts[1] == DECISIONS)
+    if (l->state != ETCD_LEADING || l->is_committing || W.attempts[0] + W.attempts[1] == most.decisions)
         return false;
     W.attempts[i]++;
     r.version = W.tried[i] = number_of(i) + 1;
     int rc = etcd_leader_commit(l, &r, 1, W.now_us, &error);
     if (rc == HEDDLE_ERR_AGAIN) {
-        rule(has_key(i), "a commit began after the lease can have ended");
+        rule(has_key(i) || W.restores, "a commit began after the lease can have ended");
     } else {
         W.was_too_late = true;
         W.refused_of[i] |= 1u << W.attempts[i];
@@ -211,30 +228,58 @@ static bool renew(int i)
     return W.brokers[i].state == ETCD_TAKING && send_and_arrive(i, ETCD_LEASE) && hand_answer(i, ETCD_LEASE);
 }
 
-static bool lose(int i)
+static bool lose(int i, etcd_outcome_t outcome)
 {
-    W.given_up++;
+    W.faults++;
     W.sent[i][ETCD_WORK].is_there = false;
-    answer(i, ETCD_WORK, ETCD_UNKNOWN, bytes_of("", 0));
+    answer(i, ETCD_WORK, outcome, bytes_of("", 0));
     return true;
 }
+
+static bool may_fail(int i) { return W.faults < most.faults && W.brokers[i].is_committing; }
 
 /* It is done, and the answer is lost. */
 static bool lose_answer(int i)
 {
-    return W.given_up < GIVEN_UP && W.sent[i][ETCD_WORK].attempt && is_awaited(i, ETCD_WORK) && lose(i);
+    return W.faults < most.faults && W.sent[i][ETCD_WORK].attempt && is_awaited(i, ETCD_WORK) &&
+           lose(i, ETCD_UNKNOWN);
 }
 
 /* It is on its way for longer than its broker waits. */
 static bool send_late(int i)
 {
-    if (W.given_up == GIVEN_UP || !W.brokers[i].is_committing) return false;
+    if (!may_fail(i) || W.late.is_there) return false;
     request_t *s = send(i, ETCD_WORK), unused = W.late;
     if (!s) return false;
     W.late = *s;
     W.late_of = i;
     *s = unused;
-    return lose(i);
+    return lose(i, ETCD_UNKNOWN);
+}
+
+/* It does not reach etcd; or it does, and is called unsent all the same. */
+static bool call_unsent(int i, bool arrives)
+{
+    request_t *s = may_fail(i) ? send(i, ETCD_WORK) : NULL;
+    if (!s) return false;
+    if (arrives) arrive(i, s);
+    if (arrives) W.excused_of[i] |= 1u << s->attempt;
+    return lose(i, ETCD_UNSENT);
+}
+
+/* Etcd has no room; or it has none any more, once it has done this.  There is room again a moment later. */
+static bool refuse(int i, bool is_done)
+{
+    request_t *s = may_fail(i) ? send(i, ETCD_WORK) : NULL;
+    if (!s) return false;
+    W.faults++;
+    W.etcd.fills = is_done;
+    W.etcd.error = is_done ? NULL : "etcdserver: mvcc: database space exceeded";
+    W.etcd.error_code = 8;
+    arrive(i, s);
+    W.etcd.fills = false;
+    W.etcd.error = NULL;
+    return true;
 }
 
 static bool arrive_late(void)
@@ -264,9 +309,73 @@ static bool hear(int i)
     return true;
 }
 
+static void begin(etcd_leader_t *l, const char *name)
+{
+    etcd_leader_opts_t opts = {.prefix = "p",
+                               .run = name,
+                               .holder = name,
+                               .fresh = "aaaaaaaaaaaaaaaa",
+                               .endpoints = 1,
+                               .ttl_s = TTL_S};
+    cr_assert_eq(etcd_leader_init(l, &opts, W.now_us, NULL), HEDDLE_OK);
+}
+
+/* The first broker, for good: its key goes with it. */
+static bool end(void)
+{
+    if (W.ends == most.ends) return false;
+    W.ends++;
+    W.sent[0][ETCD_WORK].is_there = W.sent[0][ETCD_LEASE].is_there = false;
+    etcd_leader_end(&W.brokers[0], W.now_us);
+    (void)send_and_arrive(0, ETCD_LEASE);
+    (void)hand_answer(0, ETCD_LEASE);
+    return true;
+}
+
+/* A third broker leads for a moment. */
+static bool another_leads(void)
+{
+    etcd_leader_t c;
+    etcd_request_t r;
+    if (W.others == most.others || key_of(ETCD_KEY_LEADER)) return false;
+    W.others++;
+    begin(&c, "c");
+    for (bool more = true; more;)
+        for (int lane = more = false; lane < LANES; lane++)
+            if (etcd_leader_next(&c, (etcd_lane_t)lane, W.now_us, &r)) {
+                etcd_leader_answer(&c, (etcd_lane_t)lane, ETCD_ANSWERED,
+                                   fake_etcd_do(&W.etcd, r.call, r.body), W.now_us);
+                more = true;
+            }
+    rule(c.state == ETCD_LEADING && epoch_there() > W.epoch,
+         "a third broker does not lead in an epoch of its own");
+    W.epoch = epoch_there();
+    etcd_leader_end(&c, W.now_us);
+    if (etcd_leader_next(&c, ETCD_LEASE, W.now_us, &r)) (void)fake_etcd_do(&W.etcd, r.call, r.body);
+    etcd_leader_fini(&c);
+    return true;
+}
+
+/* Watches end with the nodes.  Other keys of that etcd have moved its revision on by then. */
+static bool restore(void)
+{
+    if (W.restores == most.restores) return false;
+    W.restores++;
+    uint64_t revision = W.etcd.revision;
+    fake_etcd_restore(&W.etcd, &snapshot);
+    W.etcd.revision = revision;
+    W.happened = 0;
+    W.epoch = epoch_there();
+    for (int i = 0; i < BROKERS; i++) {
+        W.excused_of[i] |= W.happened_of[i];
+        etcd_leader_answer(&W.brokers[i], ETCD_FOLLOW, ETCD_UNKNOWN, bytes_of("", 0), W.now_us);
+    }
+    return true;
+}
+
 static bool let_time_pass(void)
 {
-    if (W.halves == HALVES) return false;
+    if (W.halves == most.halves) return false;
     W.halves++;
     W.now_us += HALF_LEASE_US;
     fake_etcd_pass(&W.etcd, W.now_us);
@@ -275,23 +384,46 @@ static bool let_time_pass(void)
 
 /* ---- all of them ---- */
 
-typedef enum { DECIDE, SEND, SEND_LATE, ANSWER, LOSE_ANSWER, RENEW, ANSWER_LEASE, HEAR, ACTS } act_t;
+typedef enum {
+    DECIDE,
+    SEND,
+    SEND_LATE,
+    UNSENT,
+    CALLED_UNSENT,
+    REFUSED,
+    DONE_AND_REFUSED,
+    ANSWER,
+    LOSE_ANSWER,
+    RENEW,
+    ANSWER_LEASE,
+    HEAR,
+    ACTS
+} act_t;
 static const char *const ACT_NAMES[ACTS] = {"decides",
                                             "sends",
                                             "sends and gives up",
+                                            "reaches no etcd",
+                                            "reaches etcd, which is called unsent",
+                                            "is refused for want of room",
+                                            "fills etcd",
                                             "is answered",
                                             "is not answered",
                                             "has its lease renewed",
                                             "hears of its lease",
                                             "hears of rows"};
-enum { ARRIVE_LATE = BROKERS * ACTS, TIME_PASSES, MOVES };
+enum { ARRIVE_LATE = BROKERS * ACTS, TIME_PASSES, RESTORE, END, ANOTHER, MOVES };
 
 static bool act(int i, act_t what)
 {
+    if (most.without & 1u << what || (i && most.is_alone)) return false;
     switch (what) {
     case DECIDE: return decide(i);
     case SEND: return send_work(i);
     case SEND_LATE: return send_late(i);
+    case UNSENT: return call_unsent(i, false);
+    case CALLED_UNSENT: return call_unsent(i, true);
+    case REFUSED: return refuse(i, false);
+    case DONE_AND_REFUSED: return refuse(i, true);
     case ANSWER: return hand_answer(i, ETCD_WORK);
     case LOSE_ANSWER: return lose_answer(i);
     case RENEW: return renew(i);
@@ -304,6 +436,9 @@ static bool move(int number)
 {
     if (number == ARRIVE_LATE) return arrive_late();
     if (number == TIME_PASSES) return let_time_pass();
+    if (number == RESTORE) return restore();
+    if (number == END) return end();
+    if (number == ANOTHER) return another_leads();
     return act(number / ACTS, (act_t)(number % ACTS));
 }
 
@@ -319,6 +454,7 @@ static void close_world(void)
     buf_fini(&W.late.body);
     buf_fini(&W.late.answer);
     fake_etcd_fini(&W.etcd);
+    fake_etcd_forget(&snapshot);
     memset(&W, 0, sizeof W);
 }
 
@@ -336,17 +472,12 @@ static void open_world(void)
 {
     broken = NULL;
     for (int i = 0; i < BROKERS; i++) {
-        etcd_leader_opts_t opts = {.prefix = "p",
-                                   .run = NAMES[i],
-                                   .holder = NAMES[i],
-                                   .fresh = "aaaaaaaaaaaaaaaa",
-                                   .endpoints = 1,
-                                   .ttl_s = TTL_S};
-        cr_assert_eq(etcd_leader_init(&W.brokers[i], &opts, W.now_us, NULL), HEDDLE_OK);
+        begin(&W.brokers[i], NAMES[i]);
         settle(i);
     }
     cr_assert_eq(W.brokers[0].state, ETCD_LEADING);
     cr_assert(etcd_leader_is_following(&W.brokers[1]));
+    if (most.restores) fake_etcd_save(&W.etcd, &snapshot);
 }
 
 /* ---- which world it is ---- */
@@ -392,24 +523,14 @@ static void mix_broker(int i)
     for (int k = 0; k < LANES; k++)
         if (is_awaited(i, (etcd_lane_t)k)) mix_request(&W.sent[i][k], &W.sent[i][k].answer);
     mix_number(W.refused_of[i]);
+    mix_number(W.excused_of[i]);
     if (l->state == ETCD_LOST) return;
-    const uint64_t numbers[] = {l->lease,
-                                l->lease_us,
-                                l->created_revision,
-                                l->meta_revision,
-                                l->last_revision,
-                                l->took_revision,
-                                l->behind_us,
-                                l->page_revision,
-                                l->tries,
-                                l->is_committing,
-                                l->is_gone,
-                                l->failures,
-                                l->follow.state,
-                                l->follow.last_revision,
-                                l->follow.revision,
-                                rows_epoch(l->rows),
-                                number_of(i)};
+    const uint64_t numbers[] = {l->lease,           l->lease_us,         l->created_revision,
+                                l->meta_revision,   l->last_revision,    l->took_revision,
+                                l->behind_us,       l->page_revision,    l->tries,
+                                l->is_committing,   l->is_gone,          (uint64_t)l->refused,
+                                l->failures,        l->follow.state,     l->follow.last_revision,
+                                l->follow.revision, rows_epoch(l->rows), number_of(i)};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) mix_number(numbers[k]);
     mix_text(l->last_marker);
     mix_text(l->marker);
@@ -430,8 +551,10 @@ static uint64_t fingerprint(void)
         mix_number(W.etcd.keys[i].changed);
     }
     for (int i = 1; i <= W.etcd.leases; i++) mix_number(W.etcd.lease_ends_us[i]);
-    const uint64_t numbers[] = {W.etcd.revision, W.now_us, (uint64_t)W.given_up,
-                                W.happened,      W.epoch,  (uint64_t)(W.attempts[0] + W.attempts[1])};
+    const uint64_t numbers[] = {
+        W.etcd.revision,      W.now_us,         (uint64_t)W.faults,
+        (uint64_t)W.restores, (uint64_t)W.ends, (uint64_t)W.others,
+        W.happened,           W.epoch,          (uint64_t)(W.attempts[0] + W.attempts[1])};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) mix_number(numbers[k]);
     return hash;
 }
@@ -453,24 +576,37 @@ static bool overtaken_by_the_next_one(void) { return W.late.is_there && W.happen
 static bool both_have_decided(void) { return W.happened_of[0] && W.happened_of[1]; }
 static bool lost(void) { return W.brokers[0].state == ETCD_LOST; }
 static bool too_late(void) { return W.was_too_late; }
+static bool filled(void) { return W.brokers[0].refused && W.happened_of[0] & 1u << W.attempts[0]; }
+static bool mistaken(void) { return W.was_mistaken && lost(); }
+static bool led_anew(void) { return W.restores && W.others && leads(1) && W.brokers[1].follow.anew_count; }
+static bool decided_anew(void) { return W.restores && W.happened && W.happened_of[1]; }
 static bool renewed(void) { return W.now_us >= TTL_S * 1000000 && leads(0) && has_key(0); }
 
+enum { IN_TURNS = 1, WITH_FAULTS = 2, CALLED = 4, RESTORED = 8 };
+enum { UNSENTS = 1 << UNSENT | 1 << CALLED_UNSENT, REFUSALS = 1 << REFUSED | 1 << DONE_AND_REFUSED };
+enum { LOSSES = 1 << SEND_LATE | 1 << LOSE_ANSWER };
 static const struct {
+    unsigned in; /* which of the tests */
     const char *name;
     bool (*is)(void);
 } REACHED[] = {
-    {"both say that they lead", both_lead},
-    {"a decision in hand, and the other one leads", in_hand_while_the_other_leads},
-    {"a decision in hand, and the other one has decided", in_hand_after_the_other_decided},
-    {"a decision in hand, and none leads", in_hand_while_none_leads},
-    {"a commit has happened unheard, and the other one leads", happened_and_not_heard_while_the_other_leads},
-    {"a commit given up and on its way, and the other one leads",
+    {IN_TURNS, "both say that they lead", both_lead},
+    {IN_TURNS, "a decision in hand, and the other one leads", in_hand_while_the_other_leads},
+    {IN_TURNS, "a decision in hand, and the other one has decided", in_hand_after_the_other_decided},
+    {IN_TURNS, "a decision in hand, and none leads", in_hand_while_none_leads},
+    {IN_TURNS, "a commit has happened unheard, and the other one leads",
+     happened_and_not_heard_while_the_other_leads},
+    {IN_TURNS, "a commit given up and on its way, and the other one leads",
      given_up_and_on_its_way_while_the_other_leads},
-    {"a commit given up and on its way, and the next one has happened", overtaken_by_the_next_one},
-    {"both have decided", both_have_decided},
-    {"the first one is lost", lost},
-    {"a decision is refused, as it is too late", too_late},
-    {"the first one has renewed its lease", renewed},
+    {IN_TURNS, "a commit given up and on its way, and the next one has happened", overtaken_by_the_next_one},
+    {IN_TURNS, "both have decided", both_have_decided},
+    {IN_TURNS, "the first one is lost", lost},
+    {IN_TURNS, "a decision is refused, as it is too late", too_late},
+    {IN_TURNS, "the first one has renewed its lease", renewed},
+    {WITH_FAULTS, "a commit has filled etcd, and that is not known", filled},
+    {CALLED, "a commit that was called unsent has happened, and the next one is not taken", mistaken},
+    {RESTORED, "a snapshot was restored, and the second one leads by it", led_anew},
+    {RESTORED, "the second one decides by it", decided_anew},
 };
 enum { REACHED_COUNT = sizeof REACHED / sizeof *REACHED };
 
@@ -523,7 +659,9 @@ static int path_of(uint32_t at, uint8_t path[DEPTH])
 
 static const char *name_of(int number, char to[40])
 {
-    if (number >= ARRIVE_LATE) return number == TIME_PASSES ? "time passes" : "what was given up is done";
+    static const char *const OTHERS[] = {"what was given up is done", "time passes", "a snapshot is restored",
+                                         "a ends", "a third one leads, and ends"};
+    if (number >= ARRIVE_LATE) return OTHERS[number - ARRIVE_LATE];
     snprintf(to, 40, "%s %s", NAMES[number / ACTS], ACT_NAMES[number % ACTS]);
     return to;
 }
@@ -547,8 +685,9 @@ static void go_to(uint32_t at)
     for (int n = path_of(at, path); n--;) (void)move(path[n]);
 }
 
-Test(etcd_model, a_leader_that_wakes_with_a_decision_in_hand_changes_nothing, .timeout = 300)
+static void look_at_all(limits_t limits, unsigned in)
 {
+    most = limits;
     seen.slots = calloc(SLOTS, sizeof *seen.slots);
     cr_assert_not_null(seen.slots);
     open_world();
@@ -568,8 +707,29 @@ Test(etcd_model, a_leader_that_wakes_with_a_decision_in_hand_changes_nothing, .t
     }
     close_world();
     for (int i = 0; i < REACHED_COUNT; i++)
-        cr_assert_gt(seen.reached[i], 0, "never reached: %s", REACHED[i].name);
+        cr_assert(seen.reached[i] || !(REACHED[i].in & in), "never reached: %s", REACHED[i].name);
     cr_log_info("%u worlds", seen.count);
     free(seen.worlds);
     free(seen.slots);
+}
+
+Test(etcd_model, a_leader_that_wakes_with_a_decision_in_hand_changes_nothing, .timeout = 300)
+{
+    look_at_all((limits_t){.decisions = 2, .halves = 2, .faults = 1, .without = UNSENTS | REFUSALS},
+                IN_TURNS);
+}
+
+Test(etcd_model, no_two_faults_make_a_commit_that_was_acknowledged_go, .timeout = 300)
+{
+    look_at_all((limits_t){.decisions = 2, .halves = 1, .faults = 2}, WITH_FAULTS);
+}
+
+Test(etcd_model, nothing_is_acknowledged_over_a_commit_that_was_called_unsent, .timeout = 300)
+{
+    look_at_all((limits_t){.decisions = 2, .halves = 2, .faults = 3, .is_alone = true}, CALLED);
+}
+
+Test(etcd_model, nothing_is_led_with_that_a_snapshot_does_not_have, .timeout = 300)
+{
+    look_at_all((limits_t){.decisions = 1, .halves = 1, .restores = 1, .ends = 1, .others = 1}, RESTORED);
 }
