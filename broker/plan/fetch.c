@@ -35,7 +35,7 @@ void plan_fetch_set(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     if (fetch == PLAN_FETCHING) plan_load_note_room(p, row->station);
     /* One that is stuck is named where there is no other one. */
     bool was_named = served || (was == PLAN_STUCK && fetch != PLAN_STUCK);
-    if (was_named && !plan_serves(p, row)) plan_naming_tear(p, row);
+    if (was_named && !plan_serves(p, row)) plan_load_tear(p, row);
     if (has_woken && row->has != PLAN_WHOLE) plan_station_to_tail(p, row->station);
 }
 

@@ -1,33 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/plan/load.h"
 
-plan_naming_t plan_naming(const plan_t *p, const plan_row_t *source)
+#include <stdlib.h>
+
+static void put_naming(plan_row_t *row, plan_row_t *source)
 {
-    size_t at = source->named ? plan_station_index(p, source->station) : 0;
-    return (plan_naming_t){.source = source, .left = source->named, .at = at + 1};
+    plan_naming_t *n = &row->names[row->name_count++];
+    *n = (plan_naming_t){.row = row, .next = source->namings, .back = &source->namings};
+    if (n->next) n->next->back = &n->next;
+    source->namings = n;
 }
 
-plan_row_t *plan_naming_next(const plan_t *p, plan_naming_t *n)
+static void take_naming(plan_naming_t *n)
 {
-    for (; n->left && n->station < p->station_count; n->station++, n->row = 0) {
-        const plan_station_t *station = p->chain[(n->at + n->station) % p->station_count];
-        while (n->row < station->count) {
-            plan_row_t *row = station->rows[n->row++];
-            if (row->fetch < PLAN_FETCHING || !plan_row_names(row, n->source->token)) continue;
-            n->left--;
-            return row;
+    if (!n->back) return;
+    *n->back = n->next;
+    if (n->next) n->next->back = n->back;
+    n->back = NULL;
+}
+
+static void take_names(plan_row_t *row)
+{
+    while (row->name_count) take_naming(&row->names[--row->name_count]);
+}
+
+void plan_load_forget(plan_row_t *source)
+{
+    while (source->namings) take_naming(source->namings);
+}
+
+static int by_station(const void *a, const void *b)
+{
+    const plan_row_t *row = *(plan_row_t *const *)a, *other = *(plan_row_t *const *)b;
+    int order = plan_key_order(&row->station->key, &other->station->key);
+    return order ? order : plan_key_order(&row->key, &other->key);
+}
+
+/* Behind the source first, and each part in the order of the chain: the same lists are torn in the same
+ * order, whichever was made first. */
+void plan_load_tear(plan_t *p, const plan_row_t *source)
+{
+    for (uint32_t before = 0; before < 2; before++) {
+        size_t first = p->torn_count;
+        for (const plan_naming_t *n = source->namings; n; n = n->next) {
+            bool is_before = plan_key_order(&n->row->station->key, &source->station->key) <= 0;
+            p->looks += !before;
+            if (n->row->is_torn || is_before != before) continue;
+            n->row->is_torn = true;
+            p->torn[p->torn_count++] = n->row;
         }
-    }
-    return NULL;
-}
-
-void plan_naming_tear(plan_t *p, const plan_row_t *source)
-{
-    plan_naming_t n = plan_naming(p, source);
-    for (plan_row_t *row; (row = plan_naming_next(p, &n)) != NULL;) {
-        if (row->is_torn) continue;
-        row->is_torn = true;
-        p->torn[p->torn_count++] = row;
+        if (p->torn_count > first)
+            qsort(p->torn + first, p->torn_count - first, sizeof(plan_row_t *), by_station);
     }
 }
 
@@ -46,6 +69,7 @@ void plan_load_forget_room(plan_t *p, plan_station_t *station)
 {
     for (plan_roomy_t *roomy = p->roomy; roomy < p->roomy + 2 && station->is_roomy; roomy++)
         for (size_t i = 0; i < roomy->count && station->is_roomy; i++) {
+            p->looks++;
             if (roomy->stations[i] != station) continue;
             roomy->stations[i] = roomy->stations[--roomy->count];
             station->is_roomy = false;
@@ -69,6 +93,7 @@ void plan_load_tidy_roomy(plan_t *p)
         plan_roomy_t *roomy = &p->roomy[of_limited];
         for (size_t i = 0; i < roomy->count && i < PLAN_CANDIDATES;) {
             plan_station_t *station = roomy->stations[i];
+            p->looks++;
             bool may_serve = may_serve_more(p, station),
                  is_here = plan_station_is_limited(station) == of_limited;
             if (may_serve && is_here) {
@@ -122,14 +147,13 @@ static void charge_list(plan_t *p, plan_row_t *row, const uint64_t *tokens, uint
         bool is_counted = tokens == row->others && has_number(row->sources, row->source_count, tokens[i]);
         uint32_t load = i ? 0 : weight(p, row, source);
         if (is_fetching) {
-            source->named += !is_counted;
+            if (!is_counted) put_naming(row, source);
             source->load += load;
             source->station->load += load;
             continue;
         }
         /* Less, where it was taken out meanwhile, and takes part again. */
         uint32_t less = load < source->load ? load : source->load;
-        source->named -= source->named && !is_counted;
         source->load -= less;
         source->station->load -= less;
         if (load) plan_load_note_room(p, source->station);
@@ -138,6 +162,7 @@ static void charge_list(plan_t *p, plan_row_t *row, const uint64_t *tokens, uint
 
 void plan_load_charge(plan_t *p, plan_row_t *row, bool is_fetching)
 {
+    if (!is_fetching) take_names(row);
     charge_list(p, row, row->sources, row->source_count, is_fetching);
     charge_list(p, row, row->others, row->other_count, is_fetching);
 }

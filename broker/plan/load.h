@@ -7,15 +7,15 @@
  *
  *   a list is | its fetch, or the list
  *   ----------+--------------------------------------------------------------------------------------------
- *   charged   | has begun (FETCHING, STUCK): each source has it in `named`, the first in `load`
+ *   charged   | has begun (FETCHING, STUCK): each source has it in `namings`, the first in `load`
  *   taken off | changes, changes its state or ends: it is charged again afterwards, if the fetch goes on
  *
  * So each caller that makes a list, or changes a fetch that has one, takes it off before and charges it
  * behind: what was put on is what is taken off.
  *
- * A *naming* is a row that fetches and whose lists name a source.  They are walked from the source on, as
- * they are right behind it as a rule.  They are *torn* when that one serves no more, or others of it: the
- * rows wait in plan_t.torn until plan_next_torn names them, and plan_mend makes their lists.
+ * A *naming* is one entry of such a list.  Each source has a list of its namings, so that those that it
+ * serves are found without a look at any others.  Their lists are *torn* when it serves no more, or others:
+ * the rows wait in plan_t.torn until plan_next_torn names them, and plan_mend makes their lists.
  *
  * A station of two trees is *roomy* when it may send more.  It is noted as its load falls, as it begins to
  * fetch or has all bytes, and left out where a list that is to be made finds that it may not.
@@ -36,16 +36,9 @@ void plan_load_forget_room(plan_t *p, plan_station_t *station);
 /* Of the first ones of each list, which are looked at, leaves those that may. */
 void plan_load_tidy_roomy(plan_t *p);
 
-/* A walk over the namings of a row. */
-typedef struct {
-    const plan_row_t *source;
-    uint32_t left;
-    size_t at, station, row;
-} plan_naming_t;
-plan_naming_t plan_naming(const plan_t *p, const plan_row_t *source);
-/* NULL: there are no more. */
-plan_row_t *plan_naming_next(const plan_t *p, plan_naming_t *n);
-/* Their lists may name one that serves no more. */
-void plan_naming_tear(plan_t *p, const plan_row_t *source);
+/* Lists that name it may name one that serves no more. */
+void plan_load_tear(plan_t *p, const plan_row_t *source);
+/* It goes: what names it does so by its token alone. */
+void plan_load_forget(plan_row_t *source);
 
 #endif

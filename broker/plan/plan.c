@@ -175,7 +175,7 @@ void plan_loads(plan_t *p, uint64_t token, bool is_loading)
     if (!row || row->has == PLAN_WHOLE || (row->has == PLAN_LOADING) == is_loading) return;
     row->has = is_loading ? PLAN_LOADING : PLAN_PARTS;
     if (is_loading) plan_fetch_wake(p, row->station);
-    else plan_naming_tear(p, row);
+    else plan_load_tear(p, row);
 }
 
 void plan_publisher(plan_t *p, uint64_t token, publisher_state_t state, uint64_t place)
@@ -196,7 +196,7 @@ void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate)
     if (is_whole && rate > p->best_rate) p->best_rate = rate;
     set_whole(p, row, is_whole);
     plan_fetch_end(p, row);
-    if (was_whole && !plan_serves(p, row)) plan_naming_tear(p, row);
+    if (was_whole && !plan_serves(p, row)) plan_load_tear(p, row);
 }
 
 /* Its fetch goes on, and so do those from it.  One that had all bytes may be named by those before it, until
@@ -207,19 +207,20 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
     size_t at = place_of(p, token, &found);
     if (!found) return false;
     plan_row_t *row = p->rows[at];
-    plan_naming_t n = plan_naming(p, row);
-    for (plan_row_t *other; (other = plan_naming_next(p, &n)) != NULL;)
-        for (uint32_t i = 0; i < PLAN_SOURCES; i++) {
-            if (i < other->source_count && other->sources[i] == token) other->sources[i] = new_token;
-            if (i < other->other_count && other->others[i] == token) other->others[i] = new_token;
-        }
+    for (const plan_naming_t *n = row->namings; n; n = n->next) {
+        plan_row_t *other = n->row;
+        for (uint32_t i = 0; i < other->source_count; i++)
+            if (other->sources[i] == token) other->sources[i] = new_token;
+        for (uint32_t i = 0; i < other->other_count; i++)
+            if (other->others[i] == token) other->others[i] = new_token;
+    }
     bool had_all = row->has != PLAN_PARTS;
     set_whole(p, row, false);
     row->has = PLAN_PARTS;
     row->is_demoted = false;
     sorted_remove(p->rows, &p->count, at);
     row->token = new_token;
-    if (had_all) plan_naming_tear(p, row);
+    if (had_all) plan_load_tear(p, row);
     sorted_insert(p->rows, &p->count, place_of(p, new_token, &found), row);
     return true;
 }
@@ -235,6 +236,7 @@ void plan_remove(plan_t *p, uint64_t token)
     plan_loads(p, token, false);
     plan_have(p, token, false, 0);
     plan_restored_note_absent(p, row);
+    plan_load_forget(row);
     for (size_t i = 0; row->is_torn; i++)
         if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
     sorted_remove(p->rows, &p->count, at);
@@ -317,7 +319,7 @@ bool plan_demote(plan_t *p, uint64_t token)
     if (is_put_last) put_last(p, row->station);
     if (row->has != PLAN_WHOLE) return is_put_last;
     row->is_demoted = true;
-    plan_naming_tear(p, row);
+    plan_load_tear(p, row);
     return true;
 }
 
@@ -383,7 +385,7 @@ void plan_make_all(plan_t *p)
 static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
     if (p->shape == PLAN_TWO_TREE) plan_load_tidy_roomy(p);
-    p->looks += plan_sources_make(p, row, asker);
+    plan_sources_make(p, row, asker);
 }
 
 /* The member's former fetch ends here: its load is taken off before sources are chosen again.  One that
@@ -504,7 +506,7 @@ void plan_mend(plan_t *p, uint64_t token)
 {
     plan_restored_arrange(p);
     plan_row_t *row = plan_row(p, token);
-    if (!row) return;
+    if (!row || row->fetch < PLAN_FETCHING) return;
     plan_asker_t asker = {.token = token, .place = row->station->place};
     const plan_row_t *fetcher = plan_fetch_of_place(p, row->station, row);
     if (fetcher && fetcher != row && row->fetch == PLAN_FETCHING &&

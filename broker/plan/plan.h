@@ -106,6 +106,18 @@ typedef struct {
     uint64_t token;     /* its first one */
 } plan_key_t;
 
+/* A row whose lists name a source, in the list of all that name it (load.h). */
+typedef struct plan_naming {
+    struct plan_row *row;
+    struct plan_naming *next, **back; /* back: what leads to it; NULL: the source has gone */
+} plan_naming_t;
+
+/* What a walk along the way of a half of the chunks has found of the row (sources.c). */
+typedef struct {
+    uint64_t walk;  /* plan_t.walks: an earlier one is of no use */
+    uint32_t depth; /* stations on the way; UINT32_MAX: the asker's is one of them */
+} plan_way_t;
+
 typedef struct plan_station plan_station_t;
 typedef struct plan_row {
     uint64_t token;
@@ -119,9 +131,9 @@ typedef struct plan_row {
     bool is_torn;    /* its list may name one that serves no more */
     uint64_t rate;   /* bytes per second that it fetched at; 0: unknown, taken as good */
     uint32_t load;   /* members whose list begins with it, and that are still fetching */
-    uint32_t named;  /* the same, wherever in their lists */
     uint32_t source_at; /* in plan_t.sources, while it has all bytes */
     uint32_t depth;     /* only while restored lists are put in order */
+    plan_way_t ways[PLAN_HALVES];
     plan_fetch_t fetch; /* FETCHING, STUCK: its list counts as load */
     /* Of the chunks that `sources` are for: 1 the first half, 2 the second, and `others` are for the other
      * one; 0: all. */
@@ -129,6 +141,9 @@ typedef struct plan_row {
     uint32_t source_count, other_count;
     uint64_t sources[PLAN_SOURCES]; /* tokens, the first is asked first */
     uint64_t others[PLAN_SOURCES];
+    plan_naming_t names[PLAN_HALVES * PLAN_SOURCES]; /* while they are load: of each that takes part */
+    uint32_t name_count;
+    plan_naming_t *namings; /* of those that name it, the last one first */
 } plan_row_t;
 
 /* Whether a station was put behind all others, as it was demoted while it fetched. */
@@ -197,6 +212,7 @@ typedef struct {
     plan_row_t **torn;
     size_t torn_count, torn_capacity; /* rows that are */
     plan_roomy_t roomy[2]; /* of stations for all; and of those with a limited rate, for others like it */
+    uint64_t walks;        /* lists that were chosen, one asker after the other */
     uint64_t looks;        /* rows and stations that lists were made from: what the plan costs */
 } plan_t;
 
@@ -294,7 +310,7 @@ void plan_cut_off(plan_t *p, uint64_t token);
 uint64_t plan_next_woken(plan_t *p);
 /* A member that fetches, and whose list names one that serves no more; each is named once.  0: none. */
 uint64_t plan_next_torn(plan_t *p);
-/* Gives it another list, with what is left of the one that it has in front. */
+/* Gives one that fetches another list, with what is left of the one that it has in front. */
 void plan_mend(plan_t *p, uint64_t token);
 /* NULL: takes no part */
 plan_row_t *plan_row(const plan_t *p, uint64_t token);

@@ -80,9 +80,8 @@ void plan_came_back(plan_t *p, uint64_t former_token, uint64_t token)
 void plan_restored_note_absent(plan_t *p, const plan_row_t *source)
 {
     if (p->order == ORDER_OF_KEYS) return;
-    plan_naming_t n = plan_naming(p, source);
-    for (plan_row_t *row; (row = plan_naming_next(p, &n)) != NULL;)
-        absent_put(&p->absent, source->token, row);
+    for (const plan_naming_t *n = source->namings; n; n = n->next)
+        absent_put(&p->absent, source->token, n->row);
 }
 
 /* The shape that most of the lists are of.  Last resorts have halves in a chain, too. */

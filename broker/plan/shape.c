@@ -80,6 +80,12 @@ static size_t other_parent(size_t count, size_t k)
 #define MOST_TRIES 12u
 #define MOST_TRIED 4096u /* stations, in all tries but the first one */
 
+/* A walk over numbers, each once. */
+typedef struct {
+    uint32_t *stack, *seen; /* seen: in which walk last */
+    size_t used;
+} trail_t;
+
 /* The tree of the first half, by the numbers of stations. */
 typedef struct {
     size_t count;
@@ -87,27 +93,50 @@ typedef struct {
     size_t parent_count;
     uint32_t *asides; /* of a second child: the other grandparent, which comes first where the parent goes */
     uint32_t *turns;
-    uint32_t *seen, *stack; /* of a walk */
+    trail_t up, down; /* to what a number waits for, and to what waits for it */
     uint32_t walks;
     uint64_t looks;
 } tree_t;
 
-/* Number k may wait for number `other`, whatever goes. */
+static void walk_to(tree_t *t, trail_t *trail, size_t k)
+{
+    if (!k || k > t->count || trail->seen[k] == t->walks) return;
+    trail->seen[k] = t->walks;
+    trail->stack[trail->used++] = (uint32_t)k;
+    t->looks++;
+}
+
+static void walk_up(tree_t *t)
+{
+    size_t k = t->up.stack[--t->up.used];
+    walk_to(t, &t->up, k / 2);
+    walk_to(t, &t->up, t->asides[k]);
+}
+
+/* To its children, and to those of its children in the other tree that it is the other grandparent for. */
+static void walk_down(tree_t *t)
+{
+    size_t k = t->down.stack[--t->down.used], mirrored = 2 * (t->count + 1 - k);
+    walk_to(t, &t->down, 2 * k);
+    walk_to(t, &t->down, 2 * k + 1);
+    for (size_t i = mirrored; i <= mirrored + 1 && i <= t->count; i++)
+        for (size_t child = 2 * (t->count + 1 - i); child <= 2 * (t->count + 1 - i) + 1; child++)
+            if (child <= t->count && t->asides[child] == k) walk_to(t, &t->down, child);
+}
+
+/* Number k may wait for number `other`, whatever goes.  Most numbers wait for few, or few wait for them: the
+ * walk from either end that is over first says so. */
 static bool waits_for(tree_t *t, size_t k, size_t other)
 {
-    size_t used = 0;
-    bool is_found = false;
     t->walks++;
-    for (t->stack[used++] = (uint32_t)k; used && !is_found;) {
-        k = t->stack[--used];
-        is_found = k == other;
-        if (!k || t->seen[k] == t->walks) continue;
-        t->seen[k] = t->walks;
-        t->looks++;
-        t->stack[used++] = (uint32_t)k / 2;
-        t->stack[used++] = t->asides[k];
+    t->up.used = t->down.used = 0;
+    walk_to(t, &t->up, k);
+    walk_to(t, &t->down, other);
+    while (t->up.used && t->down.used && t->up.seen[other] != t->walks && t->down.seen[k] != t->walks) {
+        walk_up(t);
+        walk_down(t);
     }
-    return is_found;
+    return t->up.seen[other] == t->walks || t->down.seen[k] == t->walks;
 }
 
 /* One child of each parent gets the other grandparent, if that does not wait for it.  The parents of which no
@@ -136,10 +165,11 @@ static void take_turns(tree_t *t)
     uint32_t last = 0;
     for (size_t k = 1; k <= t->count; k++) {
         size_t used = 0;
-        for (t->stack[used++] = (uint32_t)k; used;) {
-            uint32_t at = t->stack[used - 1], parent = at / 2, aside = t->asides[at];
-            if (parent && !t->turns[parent]) t->stack[used++] = parent;
-            else if (aside && !t->turns[aside]) t->stack[used++] = aside;
+        uint32_t *stack = t->up.stack;
+        for (stack[used++] = (uint32_t)k; used;) {
+            uint32_t at = stack[used - 1], parent = at / 2, aside = t->asides[at];
+            if (parent && !t->turns[parent]) stack[used++] = parent;
+            else if (aside && !t->turns[aside]) stack[used++] = aside;
             else if (used--, !t->turns[at]) t->turns[at] = ++last;
         }
     }
@@ -147,14 +177,15 @@ static void take_turns(tree_t *t)
 
 uint64_t plan_shape_number(plan_station_t **stations, size_t count)
 {
-    uint32_t *numbers = calloc(6 * (count + 1), sizeof *numbers);
+    size_t room = count + 1;
+    uint32_t *numbers = calloc(7 * room, sizeof *numbers);
     if (!numbers) return 0;
     tree_t t = {.count = count,
                 .parents = numbers,
-                .asides = numbers + count + 1,
-                .turns = numbers + 2 * (count + 1),
-                .seen = numbers + 3 * (count + 1),
-                .stack = numbers + 4 * (count + 1)};
+                .asides = numbers + room,
+                .turns = numbers + 2 * room,
+                .up = {.stack = numbers + 3 * room, .seen = numbers + 4 * room},
+                .down = {.stack = numbers + 5 * room, .seen = numbers + 6 * room}};
     for (size_t k = 1; 2 * k + 1 <= count; k++) t.parents[t.parent_count++] = (uint32_t)k;
     size_t tries = 1;
     while (try_substitutes(&t) && tries < MOST_TRIES && tries * count < MOST_TRIED) tries++;

@@ -138,11 +138,11 @@ static void add_best(list_t *l, choice_t *choice, uint32_t most)
 
 /* The row of the station that others fetch from: one that has all bytes, else the one that fetches, else,
  * where there is nothing better, one that is stuck.  NULL: none. */
-static const plan_row_t *head_of(const list_t *l, const plan_station_t *station, bool any)
+static plan_row_t *head_of(const list_t *l, const plan_station_t *station, bool any)
 {
-    const plan_row_t *best = NULL;
+    plan_row_t *best = NULL;
     for (size_t i = 0; i < station->count; i++) {
-        const plan_row_t *row = station->rows[i];
+        plan_row_t *row = station->rows[i];
         bool is_last = plan_row_is_last_resort(row) || row->is_demoted;
         if (!is_wanted(l, row->token) || (is_last && !any)) continue;
         if (row->has == PLAN_WHOLE) return row;
@@ -173,32 +173,48 @@ static uint64_t asked_by(const plan_t *p, const plan_row_t *row, uint32_t half)
 }
 
 /* The row of that source.  NULL: none, or it is the publisher. */
-static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint32_t half)
+static plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint32_t half)
 {
     return plan_row(p, asked_by(p, row, half));
 }
 
-/* How many stations the half of the chunks passes on its way to this row.  UINT32_MAX: `top` is one of them,
- * or the row's, or there are more than `most`.  A station that came later serves none that was there before:
- * so the way of those that came later, which may be long, is not followed, but where lists of a former broker
- * may say otherwise. */
-static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top,
-                            size_t most)
+/* How many stations the half of the chunks passes on its way to this row.  UINT32_MAX: the asker's is one of
+ * them, or the row's, or the row waits for itself.  Ways meet: each row passes on what a walk for the same
+ * asker has found.  A station that came later serves none that was there before: so the way of those that
+ * came later, which may be long, is not followed, but where lists of a former broker may say otherwise. */
+static uint32_t depth_below(list_t *l, plan_row_t *row, uint32_t half)
 {
-    uint32_t depth = 0;
-    if (row->station->key.wave && l->p->order == ORDER_OF_KEYS) return row->station == top ? UINT32_MAX : 0;
-    for (; row; row = parent_of(l->p, row, half)) {
+    const plan_t *p = l->p;
+    if (row->station->key.wave && p->order == ORDER_OF_KEYS)
+        return row->station == l->station ? UINT32_MAX : 0;
+    plan_row_t *at = row;
+    uint32_t steps = 0;
+    for (; at && at->station != l->station && at->ways[half - 1].walk != p->walks; steps++) {
+        at->ways[half - 1] = (plan_way_t){p->walks, UINT32_MAX}; /* it stays so in a circle */
+        at = parent_of(p, at, half);
         l->looks++;
-        if (row->station == top || depth > most) return UINT32_MAX;
-        depth++;
     }
+    uint32_t depth = !at ? 0 : at->station == l->station ? UINT32_MAX : at->ways[half - 1].depth;
+    if (depth == UINT32_MAX) return depth;
+    depth += steps;
+    for (uint32_t left = depth; row != at; row = parent_of(p, row, half)) row->ways[half - 1].depth = left--;
     return depth;
 }
 
 /* In a chain that is so by the order of the stations. */
-static bool is_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top)
+static bool is_below(list_t *l, plan_row_t *row, uint32_t half)
 {
-    return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half, top, l->p->count) == UINT32_MAX;
+    return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half) == UINT32_MAX;
+}
+
+/* The row gets the half of the chunks by way of the other one's station, as far as walks have found both: it
+ * is that many stations behind it then. */
+static bool passes(list_t *l, const plan_row_t *row, uint32_t half, const plan_row_t *other)
+{
+    const plan_way_t *end = &other->ways[half - 1];
+    if (row->ways[half - 1].walk != l->p->walks || end->walk != l->p->walks) return false;
+    for (; row && row->ways[half - 1].depth > end->depth; row = parent_of(l->p, row, half)) l->looks++;
+    return row && row->station == other->station;
 }
 
 /* The heads of the stations before this one (NULL: of all), the nearest first.  A member with a limited rate
@@ -214,9 +230,8 @@ static void add_before_station(list_t *l, const plan_station_t *before, uint32_t
         const plan_station_t *station = stations[at];
         l->looks++;
         if (plan_is_publishers_place(p, station->place)) continue;
-        const plan_row_t *head = head_of(l, station, any);
-        if (head && !is_below(l, head, 1, l->station) && !is_below(l, head, 2, l->station))
-            list_add(l, head->token, most);
+        plan_row_t *head = head_of(l, station, any);
+        if (head && !is_below(l, head, 1) && !is_below(l, head, 2)) list_add(l, head->token, most);
     }
 }
 
@@ -254,14 +269,14 @@ static bool has_room(const list_t *l, const plan_station_t *station, uint32_t ha
 }
 
 /* A station that may serve the asker's station more than it does: it has as much as that, or more. */
-static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *station, uint32_t halves)
+static plan_row_t *head_with_room(const list_t *l, const plan_station_t *station, uint32_t halves)
 {
     const plan_t *p = l->p;
     bool is_for_limited = l->station && l->station->key.rank == PLAN_LIMITED;
     if (station == l->station || plan_is_publishers_place(p, station->place) || !has_room(l, station, halves))
         return NULL;
     if (plan_station_is_limited(station) && !is_for_limited) return NULL;
-    const plan_row_t *head = head_of(l, station, false);
+    plan_row_t *head = head_of(l, station, false);
     bool is_behind =
         l->station && head && head->has != PLAN_WHOLE && station->key.wave > l->station->key.wave;
     return is_behind ? NULL : head;
@@ -288,18 +303,16 @@ static bool has_earlier_turn(const plan_row_t *source, const plan_row_t *row, ui
 static const plan_row_t *find_relay_of(list_t *l, const plan_roomy_t *roomy, uint32_t half,
                                        const plan_row_t *before)
 {
-    const plan_t *p = l->p;
     const plan_row_t *best = NULL;
     uint32_t best_depth = 0;
     for (size_t i = 0; i < roomy->count && i < PLAN_CANDIDATES; i++) {
         const plan_station_t *station = roomy->stations[i];
-        const plan_row_t *head = head_with_room(l, station, PLAN_HALVES);
+        plan_row_t *head = head_with_room(l, station, PLAN_HALVES);
         l->looks++;
         int order = head && best ? relay_order(head, best) : -1;
         if (!head || order > 0 || (before && !has_earlier_turn(head, before, half))) continue;
-        size_t most = order ? p->count : best_depth;
-        uint32_t depth = depth_below(l, head, half ? half : 1, l->station, most);
-        uint32_t other = half || depth == UINT32_MAX ? depth : depth_below(l, head, 2, l->station, most);
+        uint32_t depth = depth_below(l, head, half ? half : 1);
+        uint32_t other = half || depth == UINT32_MAX ? depth : depth_below(l, head, 2);
         if (other == UINT32_MAX) continue;
         if (other > depth) depth = other;
         bool is_better = order < 0 || depth < best_depth ||
@@ -353,29 +366,44 @@ static const plan_row_t *find_least(list_t *l, uint32_t half, uint64_t now)
         l->looks++;
         uint32_t load = load_of(l, station);
         bool is_better = load < least || (load == least && station == own);
-        const plan_row_t *head = is_better ? head_with_room(l, station, UINT32_MAX) : NULL;
-        if (!head || is_below(l, head, half, l->station)) continue;
+        plan_row_t *head = is_better ? head_with_room(l, station, UINT32_MAX) : NULL;
+        if (!head || is_below(l, head, half)) continue;
         best = head;
         least = load;
     }
     return best;
 }
 
-/* It serves, and may serve the row this half of the chunks, or both (half 0): no members wait for each other
- * in a circle. */
-static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)
+/* Whether one may serve the row. */
+typedef enum {
+    SERVES_NOT,
+    SERVES_UNLESS_BELOW, /* in two trees: if it does not get the bytes from the row itself */
+    SERVES
+} serves_t;
+
+static serves_t serving(const plan_t *p, const plan_row_t *row, uint64_t token)
 {
     const plan_row_t *source = plan_row(p, token);
-    if (!source) return token && token == plan_server(p);
-    if (source->station == row->station && source->has != PLAN_PARTS) return true;
-    if (source->has == PLAN_WHOLE) return !source->is_demoted;
-    if (!plan_serves(p, source)) return false;
-    if (p->shape != PLAN_TWO_TREE) return plan_key_order(&source->station->key, &row->station->key) < 0;
-    list_t l = {.p = p};
-    bool is_behind = source->station == row->station || source->station->key.wave > row->station->key.wave;
-    for (uint32_t each = 1; each <= 2 && !is_behind; each++)
-        is_behind = (!half || half == each) && is_below(&l, source, each, row->station);
-    return !is_behind;
+    if (!source) return token && token == plan_server(p) ? SERVES : SERVES_NOT;
+    bool is_here = source->station == row->station, is_chain = p->shape != PLAN_TWO_TREE;
+    const plan_key_t *key = &source->station->key, *own = &row->station->key;
+    if (is_here && source->has != PLAN_PARTS) return SERVES;
+    if (source->has == PLAN_WHOLE) return source->is_demoted ? SERVES_NOT : SERVES;
+    if (!plan_serves(p, source)) return SERVES_NOT;
+    if (is_chain) return plan_key_order(key, own) < 0 ? SERVES : SERVES_NOT;
+    return is_here || key->wave > own->wave ? SERVES_NOT : SERVES_UNLESS_BELOW;
+}
+
+/* It serves, and may serve the row this half of the chunks, or both (half 0): no members wait for each other
+ * in a circle. */
+static bool is_source(list_t *l, const plan_row_t *row, uint64_t token, uint32_t half)
+{
+    serves_t serves = serving(l->p, row, token);
+    plan_row_t *source = plan_row(l->p, token);
+    bool is_below_it = false;
+    for (uint32_t each = 1; serves == SERVES_UNLESS_BELOW && each <= 2 && !is_below_it; each++)
+        is_below_it = (!half || half == each) && is_below(l, source, each);
+    return serves != SERVES_NOT && !is_below_it;
 }
 
 /* One of the member's own place that has all bytes: they are in memory that it can hold. */
@@ -420,15 +448,15 @@ static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
     for (uint32_t i = 0; i < count && !l->count; i++) {
         const plan_row_t *source = plan_row(l->p, tokens[i]);
         uint32_t left = halves_of_lost(l, tokens, i), halves = PLAN_HALVES + left;
-        bool is_far_up = i > 1 && !left && is_source(l->p, row, tokens[1], half);
+        bool is_far_up = i > 1 && !left && is_source(l, row, tokens[1], half);
         bool may_serve = !i || (!is_far_up && has_room(l, source ? source->station : NULL, halves));
-        if (may_serve && is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
+        if (may_serve && is_source(l, row, tokens[i], half)) list_add(l, tokens[i], 1);
     }
     const plan_row_t *relay = l->count ? NULL : find_relay(l, half, NULL);
     if (relay) list_add(l, relay->token, 1);
     for (uint32_t i = 0; i < count && !l->count; i++) {
         const plan_row_t *source = plan_row(l->p, tokens[i]);
-        if (source && has_room(l, source->station, PLAN_HALVES + 1) && is_source(l->p, row, tokens[i], half))
+        if (source && has_room(l, source->station, PLAN_HALVES + 1) && is_source(l, row, tokens[i], half))
             list_add(l, tokens[i], 1);
     }
     bool is_spread = l->p->last_resort_count > 0;
@@ -450,7 +478,7 @@ static void add_second(list_t *l, const plan_row_t *row, uint32_t half)
         bool may_serve =
             !plan_row_is_last_resort(holder) && (is_limited || !plan_station_is_limited(holder->station));
         l->looks++;
-        if (may_serve && is_source(p, row, holder->token, half)) list_add(l, holder->token, PLAN_SOURCES);
+        if (may_serve && is_source(l, row, holder->token, half)) list_add(l, holder->token, PLAN_SOURCES);
     }
     size_t count = p->station_count, at = plan_station_index(p, l->station);
     for (size_t i = 1; i < count && i <= PLAN_CANDIDATES && l->count == 1; i++) {
@@ -459,30 +487,41 @@ static void add_second(list_t *l, const plan_row_t *row, uint32_t half)
         if (plan_is_publishers_place(p, station->place) || (plan_station_is_limited(station) && !is_limited))
             continue;
         const plan_row_t *head = head_of(l, station, false);
-        if (head && is_source(p, row, head->token, half) &&
-            (is_of_publisher || has_earlier_turn(head, row, half)))
-            list_add(l, head->token, PLAN_SOURCES);
+        bool is_before = head && (is_of_publisher || has_earlier_turn(head, row, half));
+        if (is_before && is_source(l, row, head->token, half)) list_add(l, head->token, PLAN_SOURCES);
     }
     if (l->count == 1) list_add(l, plan_server(p), PLAN_SOURCES);
 }
 
-/* The first source of the row that serves this one; NULL: there is none, or it is the publisher. */
-static const plan_row_t *grandparent(const plan_t *p, const plan_row_t *parent, const plan_row_t *row,
-                                     uint32_t of_half, uint32_t half)
-{
-    uint32_t count;
-    const uint64_t *tokens = list_for(parent, of_half, &count);
-    const plan_row_t *source = count ? plan_row(p, tokens[0]) : NULL;
-    bool may_serve = source && is_source(p, row, source->token, half) && has_earlier_turn(source, row, half);
-    return may_serve ? source : NULL;
-}
-
-/* The parent's parent in the tree of the half; where there is none, the publisher is that. */
-static void add_above(list_t *l, const plan_row_t *parent, const plan_row_t *row, uint32_t half)
+/* The first source of the parent for a half of the chunks; NULL: there is none, or it is the publisher. */
+static const plan_row_t *grandparent(const plan_t *p, const plan_row_t *parent, uint32_t half)
 {
     uint32_t count;
     const uint64_t *tokens = list_for(parent, half, &count);
-    const plan_row_t *above = grandparent(l->p, parent, row, half, half);
+    return count ? plan_row(p, tokens[0]) : NULL;
+}
+
+/* The same for this half, if it serves the row. */
+static const plan_row_t *find_above(list_t *l, const plan_row_t *parent, const plan_row_t *row, uint32_t half)
+{
+    const plan_row_t *above = grandparent(l->p, parent, half);
+    bool may_serve = above && has_earlier_turn(above, row, half) && is_source(l, row, above->token, half);
+    return may_serve ? above : NULL;
+}
+
+/* What gives the parent the other half, if that serves the row. */
+static const plan_row_t *find_aside(list_t *l, const plan_row_t *parent, const plan_row_t *row, uint32_t half)
+{
+    const plan_row_t *aside = grandparent(l->p, parent, 3 - half);
+    bool may_serve = aside && has_earlier_turn(aside, row, half) && is_source(l, row, aside->token, half);
+    return may_serve ? aside : NULL;
+}
+
+/* The parent's parent in the tree of the half (`above`); where there is none, the publisher is that. */
+static void add_above(list_t *l, const plan_row_t *parent, const plan_row_t *above, uint32_t half)
+{
+    uint32_t count;
+    const uint64_t *tokens = list_for(parent, half, &count);
     if (above) list_add(l, above->token, PLAN_SOURCES);
     else if (count && tokens[0] == plan_server(l->p)) list_add(l, tokens[0], PLAN_SOURCES);
 }
@@ -501,16 +540,15 @@ static void fill_half(list_t *l, const plan_row_t *row, uint32_t half)
         add_second(l, row, half);
         return;
     }
-    const plan_row_t *above = grandparent(p, parent, row, half, half);
-    const plan_row_t *aside = grandparent(p, parent, row, 3 - half, half);
+    const plan_row_t *above = find_above(l, parent, row, half);
     bool is_second = l->station->number && l->station->is_second[half - 1];
-    bool is_aside_first = aside && (is_second || is_below(l, aside, half, parent->station));
-    if (is_aside_first) list_add(l, aside->token, PLAN_SOURCES);
+    const plan_row_t *aside = find_aside(l, parent, row, half);
+    if (aside && (is_second || passes(l, aside, half, parent))) list_add(l, aside->token, PLAN_SOURCES);
     const plan_row_t *relay = is_second && !aside ? find_relay(l, half, row) : NULL;
     if (relay) list_add(l, relay->token, PLAN_SOURCES);
-    add_above(l, parent, row, half);
+    add_above(l, parent, above, half);
     if (aside) list_add(l, aside->token, PLAN_SOURCES);
-    if (above) add_above(l, above, row, half);
+    if (above && l->count < PLAN_SOURCES) add_above(l, above, find_above(l, above, row, half), half);
     add_second(l, row, half);
 }
 
@@ -666,8 +704,9 @@ static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sour
                     .sources = sources};
 }
 
-uint32_t plan_sources_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES])
+uint32_t plan_sources_choose(plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES])
 {
+    p->walks++;
     list_t l = list_of(p, asker, ret_sources);
     fill_list(&l);
     return l.count;
@@ -678,15 +717,14 @@ uint32_t plan_sources_choose(const plan_t *p, const plan_asker_t *asker, uint64_
 /* A list for each half of the chunks.  A fetch that began with one list for all goes on with one: the worker
  * asks for the halves by themselves only where it has begun with two.  So does one that a holder can serve
  * alone. */
-static bool is_in_halves(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
+static bool is_in_halves(list_t *l, const plan_row_t *row)
 {
+    const plan_t *p = l->p;
     bool is_of_publisher = row->is_cut_off || plan_is_publishers_place(p, row->station->place);
     if (p->shape != PLAN_TWO_TREE || is_of_publisher) return false;
     if (row->fetch >= PLAN_FETCHING) return row->half != 0;
     choice_t choice = {.count = 0};
-    uint64_t none[PLAN_SOURCES];
-    list_t l = list_of(p, asker, none);
-    find_holders(&l, &choice, false);
+    find_holders(l, &choice, false);
     return !choice.count;
 }
 
@@ -702,14 +740,15 @@ static void make_half(list_t *l, const plan_row_t *row, uint32_t half)
     l->asker = asker;
 }
 
-uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+void plan_sources_make(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
+    p->walks++;
     uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
     list_t l = list_of(p, asker, sources), other = list_of(p, asker, others);
     uint32_t half = row->half ? row->half : 1;
-    if (is_in_halves(p, row, asker)) {
+    if (is_in_halves(&l, row)) {
         if (row->fetch < PLAN_FETCHING) row->source_count = row->other_count = 0;
-        if (row->other_count && is_source(p, row, row->others[0], 3 - half))
+        if (row->other_count && is_source(&l, row, row->others[0], 3 - half))
             l.beside = row->others[0]; /* it goes on with that, as a rule */
         make_half(&l, row, half);
         other.beside = l.count ? sources[0] : 0;
@@ -728,33 +767,41 @@ uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t 
     memcpy(row->others, others, other.count * sizeof *others);
     row->source_count = l.count;
     row->other_count = other.count;
-    return l.looks + other.looks;
+    p->looks += l.looks + other.looks;
 }
 
-bool plan_sources_is_torn(const plan_t *p, const plan_row_t *row)
+/* Those that serve it no more, whatever they wait for, are found without a walk. */
+bool plan_sources_is_torn(plan_t *p, const plan_row_t *row)
 {
+    p->walks++;
+    list_t l = {.p = p, .station = row->station};
     bool is_torn = false;
-    for (uint32_t i = 0; i < row->source_count; i++)
-        is_torn |= !is_source(p, row, row->sources[i], row->half);
-    for (uint32_t i = 0; i < row->other_count; i++)
-        is_torn |= !is_source(p, row, row->others[i], 3 - row->half);
+    for (uint32_t i = 0; i < row->source_count; i++) is_torn |= !serving(p, row, row->sources[i]);
+    for (uint32_t i = 0; i < row->other_count; i++) is_torn |= !serving(p, row, row->others[i]);
+    for (uint32_t i = 0; i < row->source_count && !is_torn; i++)
+        is_torn = !is_source(&l, row, row->sources[i], row->half);
+    for (uint32_t i = 0; i < row->other_count && !is_torn; i++)
+        is_torn = !is_source(&l, row, row->others[i], 3 - row->half);
+    p->looks += l.looks;
     return is_torn;
 }
 
 /* Those that are left stay in front, behind those of its place: the member reads from one of them by now,
  * and what it lost before is not among them. */
-void plan_sources_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+void plan_sources_mend(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
+    p->walks++;
     uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
-    list_t l = list_of(p, asker, sources);
-    uint32_t more_count = plan_sources_choose(p, asker, more);
-    for (uint32_t i = 0; i < more_count; i++) {
+    list_t l = list_of(p, asker, sources), anew = list_of(p, asker, more);
+    fill_list(&anew);
+    for (uint32_t i = 0; i < anew.count; i++) {
         const plan_row_t *source = plan_row(p, more[i]);
         if (source && source->station == row->station) list_add(&l, more[i], PLAN_SOURCES);
     }
     for (uint32_t i = 0; i < row->source_count; i++)
-        if (is_source(p, row, row->sources[i], 0)) list_add(&l, row->sources[i], PLAN_SOURCES);
-    for (uint32_t i = 0; i < more_count; i++) list_add(&l, more[i], PLAN_SOURCES);
+        if (is_source(&l, row, row->sources[i], 0)) list_add(&l, row->sources[i], PLAN_SOURCES);
+    for (uint32_t i = 0; i < anew.count; i++) list_add(&l, more[i], PLAN_SOURCES);
     memcpy(row->sources, sources, l.count * sizeof *sources);
     row->source_count = l.count;
+    p->looks += l.looks + anew.looks;
 }

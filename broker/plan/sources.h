@@ -22,13 +22,14 @@ typedef struct {
     uint32_t lost_count;
 } plan_asker_t;
 /* The sources for it.  Nothing is remembered.  Returns how many. */
-uint32_t plan_sources_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
+uint32_t plan_sources_choose(plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
 
-/* Makes the lists of the row anew.  Returns how many rows and stations were looked at. */
-uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
+/* Makes the lists of the row anew.  What is looked at is counted in the plan. */
+void plan_sources_make(plan_t *p, plan_row_t *row, const plan_asker_t *asker);
 /* A list of the row names one that may not serve it. */
-bool plan_sources_is_torn(const plan_t *p, const plan_row_t *row);
-/* Fills up the row's list for all chunks, behind what is left of it. */
-void plan_sources_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
+bool plan_sources_is_torn(plan_t *p, const plan_row_t *row);
+/* Fills up the row's list for all chunks, behind what is left of it.  Looks are counted as by
+ * plan_sources_make. */
+void plan_sources_mend(plan_t *p, plan_row_t *row, const plan_asker_t *asker);
 
 #endif

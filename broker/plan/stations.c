@@ -150,7 +150,7 @@ void plan_station_to_tail(plan_t *p, plan_station_t *station)
 {
     if (!p->is_begun) return;
     for (size_t i = 0; i < station->count; i++)
-        if (station->rows[i]->has != PLAN_WHOLE) plan_naming_tear(p, station->rows[i]);
+        if (station->rows[i]->has != PLAN_WHOLE) plan_load_tear(p, station->rows[i]);
     plan_station_take(p, station);
     station->key.wave = ++p->wave;
     station->number = 0;

@@ -43,7 +43,7 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
 {
     broker_t *b = c->b;
     const version_row_t *v = registry_version(a, version);
-    const track_t *t = track_find(&b->rollout, a->name, version);
+    track_t *t = track_find(&b->rollout, a->name, version);
     msg_source_t sources[PLAN_SOURCES];
     plan_asker_t asker = {.token = c->from, .place = c->m->query.place}; /* any number: it spreads several */
     uint32_t count = t ? messages_sources(&b->members, t, &asker, sources) : 0;

@@ -72,7 +72,7 @@ static uint32_t sources_of(const step_t *s, const track_t *t, const member_t *me
 }
 
 /* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
-uint32_t messages_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
+uint32_t messages_sources(const membership_t *members, track_t *t, const plan_asker_t *asker,
                           msg_source_t ret_sources[PLAN_SOURCES])
 {
     uint64_t tokens[PLAN_SOURCES];

@@ -24,7 +24,7 @@
 
 /* The sources of a version for a process that is no member, in the order to be tried.  Nothing is remembered
  * of it.  Returns how many: 0, none has the bytes. */
-uint32_t messages_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
+uint32_t messages_sources(const membership_t *members, track_t *t, const plan_asker_t *asker,
                           msg_source_t ret_sources[PLAN_SOURCES]);
 
 void messages_send_sources(step_t *s, track_t *t, copy_row_t *c, const member_t *member);

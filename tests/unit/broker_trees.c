@@ -951,9 +951,9 @@ Test(plan_trees, ten_thousand_members_cost_what_they_are)
         finish();
         start();
         begin_many(limited_of_four);
-        check_looks("to begin", 7 * LOG);
+        check_looks("to begin", 4 * LOG);
         end_many();
-        check_looks("as most go", 50 * LOG);
+        check_looks("as most go", 30 * LOG);
     }
 }
 

@@ -79,22 +79,32 @@ static inline void begin_many(uint32_t limited_of_four)
     begin();
 }
 
-/* As the broker does after each event. */
-static void settle(plan_t *p)
+/* Returns how many lists it gives. */
+static size_t mend(plan_t *p)
 {
-    for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
-    for (uint64_t token; (token = plan_next_woken(p)) != 0;) plan_make(p, token, NULL, 0);
-    for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
+    size_t count = 0;
+    for (uint64_t token; (token = plan_next_torn(p)) != 0; count++) plan_mend(p, token);
+    return count;
 }
 
-/* Of those all but every tenth go, one after the other. */
-static inline void end_many(void)
+/* As the broker does after each event. */
+static size_t settle(plan_t *p)
 {
+    size_t count = mend(p);
+    for (uint64_t token; (token = plan_next_woken(p)) != 0;) plan_make(p, token, NULL, 0);
+    return count + mend(p);
+}
+
+/* Of those all but every tenth go, one after the other.  Returns how many lists that mends. */
+static inline size_t end_many(void)
+{
+    size_t count = 0;
     for (uint64_t token = 100; token < 100 + MANY; token++) {
         if (token % 10 == 0) continue;
         plan_remove(&P, token);
-        settle(&P);
+        count += settle(&P);
     }
+    return count;
 }
 
 /* Looks a member since the last call; they are bounded. */
@@ -589,7 +599,7 @@ static uint32_t check_uplinks(const any_t *a, uint32_t most, uint32_t most_of_pu
 }
 
 /* The source may be named to the member for this half. */
-static bool may_serve(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)
+static bool may_serve(plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)
 {
     plan_row_t probe = *row;
     probe.half = row->half ? half : 0;
@@ -600,7 +610,7 @@ static bool may_serve(const plan_t *p, const plan_row_t *row, uint64_t token, ui
 }
 
 /* One of another place that serves others without need, and may serve the member. */
-static bool is_possible(const plan_t *p, const plan_row_t *row, const plan_row_t *source, uint32_t half)
+static bool is_possible(plan_t *p, const plan_row_t *row, const plan_row_t *source, uint32_t half)
 {
     bool is_well = source->station != row->station && !plan_row_is_last_resort(source) &&
                    !source->is_demoted && !plan_is_publishers_place(p, source->station->place) &&
@@ -611,9 +621,9 @@ static bool is_possible(const plan_t *p, const plan_row_t *row, const plan_row_t
 }
 
 /* Its list has a second source for each half, where there is one. */
-static void check_second(const any_t *a, const plan_row_t *row)
+static void check_second(any_t *a, const plan_row_t *row)
 {
-    const plan_t *p = &a->plan;
+    plan_t *p = &a->plan;
     bool is_of_publisher = row->is_cut_off || plan_is_publishers_place(p, row->station->place);
     for (uint32_t half = 1; half <= 2 && row->fetch == PLAN_FETCHING && !is_of_publisher; half++) {
         uint32_t count;
