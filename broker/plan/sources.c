@@ -435,11 +435,18 @@ static uint32_t halves_of_lost(const list_t *l, const uint64_t *tokens, uint32_t
     return is_same(p, asked_by(p, lost, 1), tokens[at]) + is_same(p, asked_by(p, lost, 2), tokens[at]);
 }
 
+/* A station with room has all bytes, and its whole rate: it is better than the publisher. */
+static bool has_free_holder(list_t *l, uint32_t half)
+{
+    const plan_row_t *holder = l->p->source_count ? find_relay(l, half, NULL) : NULL;
+    return holder && holder->has == PLAN_WHOLE && !plan_station_is_limited(holder->station);
+}
+
 /* The parent of a half: one of its own place that has all bytes; the one that it has, as long as that serves
- * the row; then the next one of its list that has room, which the worker turns to by itself; then a station
- * with room.  The third one of its list is for where the second one has gone, too.  A station that sends half
- * as much again is better than the publisher without room, whose uplink is that of all; so is any where there
- * are last resorts. */
+ * the row; then the next one of its list that has room, which the worker turns to by itself, but for the
+ * publisher where a station with room has all bytes; then a station with room.  The third one of its list is
+ * for where the second one has gone, too.  A station that sends half as much again is better than the
+ * publisher without room, whose uplink is that of all; so is any where there are last resorts. */
 static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
 {
     add_holder_here(l);
@@ -450,6 +457,7 @@ static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
         uint32_t left = halves_of_lost(l, tokens, i), halves = PLAN_HALVES + left;
         bool is_far_up = i > 1 && !left && is_source(l, row, tokens[1], half);
         bool may_serve = !i || (!is_far_up && has_room(l, source ? source->station : NULL, halves));
+        may_serve = may_serve && !(i && !source && has_free_holder(l, half));
         if (may_serve && is_source(l, row, tokens[i], half)) list_add(l, tokens[i], 1);
     }
     const plan_row_t *relay = l->count ? NULL : find_relay(l, half, NULL);
@@ -786,20 +794,28 @@ bool plan_sources_is_torn(plan_t *p, const plan_row_t *row)
     return is_torn;
 }
 
-/* Those that are left stay in front, behind those of its place: the member reads from one of them by now,
- * and what it lost before is not among them. */
+/* Those that are left stay in front, behind those of its place: the member reads from one of them by now, and
+ * what it lost before is not among them.  The publisher does not where the list made anew begins with one
+ * that has all bytes and serves no other: that sends them as fast, and the publisher's uplink is that of all.
+ * */
 void plan_sources_mend(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
     p->walks++;
     uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
     list_t l = list_of(p, asker, sources), anew = list_of(p, asker, more);
     fill_list(&anew);
+    const plan_row_t *first = anew.count ? plan_row(p, more[0]) : NULL;
+    bool is_free_first =
+        first && first->has == PLAN_WHOLE && is_free(p, first) && !plan_station_is_limited(first->station);
     for (uint32_t i = 0; i < anew.count; i++) {
         const plan_row_t *source = plan_row(p, more[i]);
         if (source && source->station == row->station) list_add(&l, more[i], PLAN_SOURCES);
     }
-    for (uint32_t i = 0; i < row->source_count; i++)
-        if (is_source(&l, row, row->sources[i], 0)) list_add(&l, row->sources[i], PLAN_SOURCES);
+    for (uint32_t i = 0; i < row->source_count; i++) {
+        bool is_left = is_source(&l, row, row->sources[i], 0);
+        if (is_left && !(is_free_first && row->sources[i] == plan_server(p)))
+            list_add(&l, row->sources[i], PLAN_SOURCES);
+    }
     for (uint32_t i = 0; i < anew.count; i++) list_add(&l, more[i], PLAN_SOURCES);
     memcpy(row->sources, sources, l.count * sizeof *sources);
     row->source_count = l.count;

@@ -619,6 +619,23 @@ Test(plan_chain, holders_that_serve_none_come_before_the_tail)
     cr_assert_eq(plan_row(&P, 20)->sources[2], PUBLISHER);
 }
 
+/* One that was second in its list has all bytes to send, and the publisher has those of all. */
+Test(plan_chain, one_that_lost_its_source_turns_to_a_free_holder_before_the_publisher)
+{
+    wave(11, 14);
+    cr_assert(add(20, 0));
+    plan_have(&P, 20, true, 0);
+    cr_assert_str_eq(list_of(12), "11 9");
+    plan_remove(&P, 11);
+    mend_all();
+    cr_assert_str_eq(list_of(12), "20 9");
+    cr_assert_str_eq(list_of(13), "12 20 9");
+    plan_remove(&P, 12);
+    mend_all();
+    cr_assert_str_eq(list_of(13), "20 9");
+    cr_assert_str_eq(list_of(14), "13 20 9");
+}
+
 Test(plan_chain, what_is_on_the_publishers_host_has_its_bytes_and_is_no_link)
 {
     plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, NEAR);

@@ -271,6 +271,18 @@ Test(plan_trees, a_root_turns_to_one_that_has_all_bytes)
     settle(&P);
 }
 
+Test(plan_trees, one_that_lost_its_parent_turns_to_one_that_has_all_bytes)
+{
+    wave(11, 17);
+    plan_have(&P, 14, true, 0);
+    settle(&P);
+    cr_assert_str_eq(lists_of(12), "11 9 | 15 17 9");
+    plan_remove(&P, 11);
+    settle(&P);
+    cr_assert_str_eq(lists_of(12), "14 9 | 15 17 9");
+    cr_assert_eq(P.publisher_load, 1, "what it gives 17");
+}
+
 Test(plan_trees, a_later_one_gets_both_halves_from_those_with_room)
 {
     wave(11, 17);
