@@ -232,6 +232,13 @@ void request_resume(request_t *r, const char *id)
     r->after = seq + 1;
 }
 
+bool request_is_same(const request_t *a, const request_t *b)
+{
+    return !strcmp(a->op, b->op) && a->after == b->after && a->epoch == b->epoch && a->limit == b->limit &&
+           a->ref.version == b->ref.version && !strcmp(a->ref.name, b->ref.name) &&
+           !strcmp(a->ref.head, b->ref.head) && !strcmp(a->worker, b->worker);
+}
+
 bool request_is_probe(const request_t *r) { return r->kind == REQUEST_LIVEZ || r->kind == REQUEST_READYZ; }
 
 int request_status(int code)

@@ -47,6 +47,8 @@ void request_query(const request_t *r, msg_query_t *ret_query);
  * none changes nothing. */
 void request_resume(request_t *r, const char *id);
 bool request_is_probe(const request_t *r); /* /livez or /readyz */
+/* One answer is for both; of /api/v1. */
+bool request_is_same(const request_t *a, const request_t *b);
 /* The status of an answer that failed with this code. */
 int request_status(int code);
 /* `host`, of the header Host, is an IP address or localhost, with or without a port.  A page of a foreign

@@ -45,6 +45,8 @@ enum {
     STREAM_BYTES = 16384,     /* of a stream that are given to the kernel at a time */
     NICE = 10,                /* where processors are short, a tenth of the share of other threads */
     PAGE_MS = 100,            /* between two questions, for each page that is open */
+    SHARED_FROM = 5,          /* streams, with which equal requests have one question: */
+    SHARE_US = 50000,         /* those that come in such a time */
     ROOM_US = 5000,           /* between two connections that end to make room */
     PACE_US = 100000,         /* streams ask as often, all at once, so that events come together */
     BEAT_US = 15000000,       /* between two signs of life in a stream without events */
@@ -105,9 +107,10 @@ typedef struct visit {
     uint32_t retry_s; /* 0: none is said */
     bool follows;     /* it is to be a stream of events, and is one when its first page has come */
     /* a stream of events: its request has the page that comes next */
-    buf_t pending; /* events on their way to the client */
-    size_t sent;   /* of these */
-    uint64_t ask_us, beat_us;
+    buf_t pending;   /* events on their way to the client */
+    size_t sent;     /* of these */
+    uint64_t ask_us; /* also of a request that waits for others of its kind, before it has a ticket */
+    uint64_t beat_us;
 } visit_t;
 
 static bool is_stream(const visit_t *v) { return v->state >= VISIT_STREAM; }
@@ -133,6 +136,7 @@ struct server {
     int joining;
     size_t bodies_bytes;
     uint64_t answered[STATUS_COUNT];
+    char *busy; /* the body of the answer where there is no memory for one */
     repeat_t poll_failures;
 };
 
@@ -146,7 +150,7 @@ static const char *header(const visit_t *v, const char *name)
 /* ---- answers ---- */
 
 /* Takes the text, which is on its way from now on.  Without memory for it (NULL), or for one more beside the
- * others, the answer is 503 alone; the few bytes of a probe always go. */
+ * others, the answer is that the server is busy; the few bytes of a probe always go. */
 static void answer_text(server_t *s, visit_t *v, int status, const char *type, char *text)
 {
     size_t bytes = text ? strlen(text) : 0;
@@ -156,6 +160,7 @@ static void answer_text(server_t *s, visit_t *v, int status, const char *type, c
         text = NULL;
         bytes = 0;
         status = 503;
+        type = "application/json"; /* of s->busy */
     }
     s->bodies_bytes += bytes;
     v->status = status;
@@ -184,11 +189,22 @@ static const char *kind_of(const visit_t *v)
     return r->kind == REQUEST_API ? r->op : r->kind ? KINDS[r->kind] : "http";
 }
 
+static json_t *body_of_error(const char *kind, const heddle_error_t *error)
+{
+    return json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind, "ok", 0, "error",
+                     value_from_error(error));
+}
+
 static void answer_error(server_t *s, visit_t *v, int status, const heddle_error_t *error)
 {
-    answer(s, v, status,
-           json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind_of(v), "ok", 0, "error",
-                     value_from_error(error)));
+    answer(s, v, status, body_of_error(kind_of(v), error));
+}
+
+static void be_busy(heddle_error_t *ret_error)
+{
+    error_fail(ret_error, HEDDLE_ERR_LIMIT, "too many requests are being answered");
+    error_hint(ret_error, "try again in a moment");
+    ret_error->retriable = 1;
 }
 
 static void answer_asset(visit_t *v)
@@ -240,7 +256,7 @@ static struct MHD_Response *response_of(server_t *s, visit_t *v)
     if (v->has_asset)
         return MHD_create_response_from_buffer(asset->bytes, (void *)(uintptr_t)asset->text,
                                                MHD_RESPMEM_PERSISTENT);
-    if (!v->text) return MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!v->text) return MHD_create_response_from_buffer(strlen(s->busy), s->busy, MHD_RESPMEM_PERSISTENT);
     body_t *b = malloc(sizeof *b);
     if (!b) return NULL;
     *b = (body_t){s, v->text, v->bytes};
@@ -279,6 +295,16 @@ static ssize_t read_stream(void *self, uint64_t at, char *to, size_t size)
     return (ssize_t)left;
 }
 
+/* After which a page may ask again.  Where many are open, they all ask at the same moments, and share their
+ * questions: at the multiples of the time that they need together, but not one soon after the last one. */
+static uint64_t pace_ms(const server_t *s, const visit_t *v)
+{
+    uint64_t all = (uint64_t)s->stream_count * PAGE_MS, came_us = v->client ? v->client->since_us : now_us();
+    if (s->stream_count < SHARED_FROM) return all;
+    uint64_t left = all - came_us / 1000 % all;
+    return left < all / 4 ? left + all : left;
+}
+
 /* MHD_NO closes the connection. */
 static enum MHD_Result respond(server_t *s, visit_t *v)
 {
@@ -299,8 +325,9 @@ static enum MHD_Result respond(server_t *s, visit_t *v)
     if (v->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     snprintf(retry, sizeof retry, "%u", v->retry_s);
     if (v->retry_s) MHD_add_response_header(r, "Retry-After", retry);
-    snprintf(pace, sizeof pace, "%d", s->stream_count * PAGE_MS);
-    if (v->question.request.kind == REQUEST_API) MHD_add_response_header(r, "X-Pace-Ms", pace);
+    snprintf(pace, sizeof pace, "%llu", (unsigned long long)pace_ms(s, v));
+    if (v->status == 200 && v->question.request.kind == REQUEST_API)
+        MHD_add_response_header(r, "X-Pace-Ms", pace);
     enum MHD_Result rc = MHD_queue_response(v->connection, (unsigned)v->status, r);
     MHD_destroy_response(r);
     return rc;
@@ -340,12 +367,6 @@ static bool ask_probe(server_t *s, visit_t *v)
     return true;
 }
 
-static bool is_same_page(const request_t *a, const request_t *b)
-{
-    return a->after == b->after && a->epoch == b->epoch && a->limit == b->limit &&
-           !strcmp(a->ref.name, b->ref.name) && !strcmp(a->worker, b->worker);
-}
-
 /* Streams that have come to the same event have one question, so that the loop makes the page once. */
 static bool shares_question(const visit_t *others, visit_t *v)
 {
@@ -353,7 +374,7 @@ static bool shares_question(const visit_t *others, visit_t *v)
     DL_FOREACH(others, other)
     {
         bool is_asked = other->follows && other->question.ticket != 0 && other != v;
-        if (!is_asked || !is_same_page(&other->question.request, &v->question.request)) continue;
+        if (!is_asked || !request_is_same(&other->question.request, &v->question.request)) continue;
         v->question.ticket = other->question.ticket;
         return true;
     }
@@ -376,10 +397,40 @@ static bool ask(server_t *s, visit_t *v)
 static void answer_busy(server_t *s, visit_t *v)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_LIMIT, "too many requests are being answered");
-    error_hint(&error, "try again in a moment");
-    error.retriable = 1;
+    be_busy(&error);
     answer_error(s, v, 503, &error);
+}
+
+/* With many pages open, a request waits a moment for others of its kind. */
+static bool begin_asking(server_t *s, visit_t *v)
+{
+    bool is_shared = s->stream_count >= SHARED_FROM && v->question.request.kind == REQUEST_API && !v->follows;
+    if (!is_shared) return ask(s, v);
+    v->ask_us = (now_us() / SHARE_US + 1) * SHARE_US;
+    return true;
+}
+
+/* Each question once.  All that share it came before it is asked, so that none has an answer of before. */
+static void ask_together(server_t *s, uint64_t now)
+{
+    uint64_t before = s->last_ticket;
+    visit_t *v, *next, *other;
+    DL_FOREACH_SAFE(s->waiting, v, next)
+    {
+        if (v->question.ticket || now < v->ask_us) continue;
+        DL_FOREACH(s->waiting, other)
+        if (other->question.ticket > before &&
+            request_is_same(&other->question.request, &v->question.request))
+            break;
+        if (other) {
+            v->question.ticket = other->question.ticket;
+            v->question.due_us = other->question.due_us;
+        } else if (!ask(s, v)) {
+            answer_busy(s, v);
+            stop_waiting(s, v);
+            go_on(v);
+        }
+    }
 }
 
 /* Of another kind than being busy: what asks again in a moment may find nothing there. */
@@ -550,14 +601,33 @@ static visit_t *visit_of(const server_t *s, uint64_t ticket)
 
 /* ---- what the loop says ---- */
 
+/* Those that share its question have the same answer, or wait for the page that it has asked for now.  It
+ * stays as long as they do: libmicrohttpd looks at no connection that waits, and all are late together. */
+static void take_along(server_t *s, const visit_t *first, uint64_t ticket)
+{
+    visit_t *v, *next;
+    DL_FOREACH_SAFE(s->waiting, v, next)
+    {
+        if (v == first || v->question.ticket != ticket) continue;
+        v->question.ticket = first->question.ticket;
+        v->question.due_us = first->question.due_us;
+        if (!first->status) continue;
+        answer_text(s, v, first->status, first->type, first->text ? strdup(first->text) : NULL);
+        stop_waiting(s, v);
+        go_on(v);
+    }
+}
+
 static void take_reply(server_t *s, visit_t *v, reply_t *reply)
 {
     bool is_over = !is_stream(v) && (reply->error.code || !v->follows);
+    uint64_t ticket = v->question.ticket;
     if (is_stream(v)) take_events(v, reply);
     else if (reply->error.code) answer_failure(s, v, &reply->error);
     else if (v->follows) begin_stream(s, v, reply);
     else if (reply->samples) answer_metrics(s, v, reply->samples);
     else is_over = take_page(s, v, reply);
+    if (v->question.request.kind == REQUEST_API && !v->follows) take_along(s, v, ticket);
     if (!is_over) return;
     stop_waiting(s, v);
     go_on(v);
@@ -586,7 +656,7 @@ static void end_late(server_t *s, uint64_t now)
     {
         heddle_error_t error;
         bool is_probe = request_is_probe(&v->question.request);
-        if (now < v->question.due_us) continue;
+        if (!v->question.ticket || now < v->question.due_us) continue;
         error_fail(&error, is_probe ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_DEADLINE,
                    "the %s's loop did not answer for %d s", s->program, LOOP_US / 1000000);
         error_hint(&error, "it may wait for a disk: its log says more");
@@ -677,7 +747,7 @@ static void begin(server_t *s, visit_t *v, const char *method)
     if (status != 200) answer_error(s, v, status, &error);
     else if (kind == REQUEST_ASSET) answer_asset(v);
     else if (s->is_ending) answer_ending(s, v);
-    else if (!takes_place(s, v) || !ask(s, v)) answer_busy(s, v);
+    else if (!takes_place(s, v) || !begin_asking(s, v)) answer_busy(s, v);
     else {
         DL_APPEND(s->waiting, v);
         v->state = VISIT_WAITING;
@@ -802,7 +872,8 @@ static int sleep_ms(const server_t *s)
 {
     MHD_UNSIGNED_LONG_LONG most = 0;
     uint64_t now = now_us(), until = clock_earlier(s->clients ? s->sweep_us : CLOCK_NEVER, streams_due(s));
-    for (const visit_t *v = s->waiting; v; v = v->next) until = clock_earlier(until, v->question.due_us);
+    for (const visit_t *v = s->waiting; v; v = v->next)
+        until = clock_earlier(until, v->question.ticket ? v->question.due_us : v->ask_us);
     if (s->client_count == s->clients_most) until = clock_earlier(until, s->room_us);
     bool is_due = MHD_get_timeout(s->daemon, &most) == MHD_YES;
     if (is_due) until = clock_earlier(until, now + most * 1000);
@@ -838,6 +909,7 @@ static void *run(void *self)
         uint64_t now = now_us();
         take_replies(s);
         end_late(s, now);
+        ask_together(s, now);
         feed_streams(s, now);
         sweep(s, now);
         make_room(s, now);
@@ -882,6 +954,16 @@ static struct MHD_Daemon *start(server_t *s, const server_opts_t *opts)
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
 }
 
+static char *busy_text(void)
+{
+    heddle_error_t error;
+    be_busy(&error);
+    json_t *body = body_of_error("http", &error);
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    return text;
+}
+
 int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t *error)
 {
     server_t *s = calloc(1, sizeof *s);
@@ -894,8 +976,9 @@ int server_open(const server_opts_t *opts, server_t **ret_server, heddle_error_t
     if (opts->certificate) s->certificate_end_ms = opts->certificate->end_ms;
     if (opts->token) error_text(s->token, sizeof s->token, opts->token);
     s->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->busy = busy_text();
     int rc = mailbox_new(&s->mailbox);
-    if (!rc && s->end_fd >= 0) s->daemon = start(s, opts);
+    if (!rc && s->busy && s->end_fd >= 0) s->daemon = start(s, opts);
     close(opts->listen_fd);
     if (s->daemon && thread_start("heddle-http", run, s, &s->thread) == 0) {
         s->has_thread = true;
@@ -922,5 +1005,6 @@ void server_close(server_t **server)
     if (s->end_fd >= 0) close(s->end_fd);
     mailbox_destroy(&s->mailbox);
     explicit_bzero(s->token, sizeof s->token);
+    free(s->busy);
     free(s);
 }

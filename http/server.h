@@ -12,7 +12,8 @@
  *
  * A stream of events (Accept: text/event-stream) is a request whose answer goes on: it asks for a page
  * whenever the loop notes that there are new events.  It begins when its first page is there, so that what is
- * refused has a status.
+ * refused has a status.  Where many are open, as from pages, equal requests of one moment have one question:
+ * it is asked after all of them have come, so that no answer is of before its request.
  *
  * The loop's side is the mailbox alone.  Opened and closed by one thread, which blocks in server_close until
  * the other one has ended. */

@@ -46,6 +46,7 @@ typedef struct {
     json_t *large;         /* of each page, in the test about bytes */
     int together;          /* so many questions are answered one right after the other */
     bool more;             /* pages never end */
+    atomic_int asked;      /* for pages that are not of events */
     char *words;           /* of the event that the first pages have; NULL: there is none */
     int pages;             /* so many more than one have it */
     atomic_bool stands_by; /* it has no events */
@@ -86,6 +87,7 @@ static void add_events(rig_t *r, const request_t *request, reply_t *reply)
 static void answer(rig_t *r, const question_t *q)
 {
     reply_t reply = {.ticket = q->ticket, .more = r->more};
+    if (!q->is_stream && !request_is_probe(&q->request)) atomic_fetch_add(&r->asked, 1);
     if (request_is_probe(&q->request)) reply.more = false, reply.body = json_pack("{s:b}", "ok", 1);
     else if (q->is_stream && atomic_load(&r->stands_by))
         error_fail(&reply.error, HEDDLE_ERR_UNAVAILABLE, "another broker leads");
@@ -203,7 +205,7 @@ Test(server, answers_on_their_way_are_bounded, .timeout = 120)
 {
     rig_t r = {.together = LARGE_COUNT};
     char text[4096], *letters = malloc(LARGE_BYTES);
-    int fds[LARGE_COUNT], taken = 0, status = 0;
+    int fds[LARGE_COUNT], taken = 0, busy = 0, status = 0;
     memset(letters, 'x', LARGE_BYTES);
     r.large = json_pack("{s:[s#]}", "workers", letters, LARGE_BYTES);
     free(letters);
@@ -212,7 +214,12 @@ Test(server, answers_on_their_way_are_bounded, .timeout = 120)
         fds[i] = client_open(&r);
         client_ask(fds[i], "/api/v1/workers", "*/*");
     }
-    for (int i = 0; i < LARGE_COUNT; i++) taken += client_read(fds[i], "\r\n\r\n", text) == 200;
+    for (int i = 0; i < LARGE_COUNT; i++) {
+        int found = client_read(fds[i], "}", text);
+        taken += found == 200;
+        busy += found == 503 && strstr(text, "\"code\":\"limit\"") && strstr(text, "Retry-After: 1");
+    }
+    cr_expect_eq(busy, LARGE_COUNT - taken, "for the others it is busy: %s", text);
     cr_expect_eq(taken, 31, "%d answers of 8 MiB and a little in 256 MiB", taken);
     cr_expect_eq(status_of(&r, "/livez", text), 200, "a probe is answered all the same: %s", text);
     cr_expect(strstr(text, "Content-Length: 11\r\n"), "with its body: %s", text);
@@ -307,6 +314,23 @@ Test(server, connections_leave_descriptors, .timeout = 60)
     rig_close(&r);
 }
 
+/* An eighth of the places, also of few: streams alone never take all. */
+Test(server, streams_leave_places, .timeout = 60)
+{
+    enum { STREAMS = FEW_DESCRIPTORS / 8 / 8 };
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fds[STREAMS + 1];
+    limit_descriptors();
+    rig_open(&r);
+    for (int i = 0; i < STREAMS; i++)
+        cr_expect_eq(stream_open(&r, "retry: ", text, &fds[i]), 200, "%d: %s", i, text);
+    cr_expect_eq(stream_open(&r, "}", text, &fds[STREAMS]), 503, "%s", text);
+    cr_expect_eq(status_of(&r, "/api/v1/workers", text), 200, "%s", text);
+    for (int i = 0; i <= STREAMS; i++) close(fds[i]);
+    rig_close(&r);
+}
+
 /* Only so much time passes that none has lost its place by its time.  One ends at a time: connections without
                                        * end cost no more than that. */
 Test(server, the_oldest_that_says_nothing_makes_room, .timeout = 60)
@@ -360,20 +384,99 @@ Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
     rig_close(&r);
 }
 
-/* All pages together ask as often as four do. */
+/* A turn of the thread looks at all streams; a request that is answered without the loop shows that some were. */
+static void let_turn(const rig_t *r, int seconds)
+{
+    char text[4096];
+    atomic_fetch_add(&ahead_s, seconds);
+    for (int i = 0; i < 3; i++) cr_assert_eq(status_of(r, "/nowhere", text), 404, "%s", text);
+}
+
+/* Opens so many while the clock stands at 1 s. */
+static void pages_open(rig_t *r, int count, int *ret_fds)
+{
+    char text[4096];
+    atomic_store(&is_standing, true);
+    for (int i = 0; i < count; i++)
+        cr_assert_eq(stream_open(r, "retry: ", text, &ret_fds[i]), 200, "%s", text);
+}
+
+/* All pages together ask as often as four do, and at the same moments: every 2.5 s here.  What comes soon
+ * before such a moment is for the next one. */
 Test(server, pages_share_how_often_they_ask, .timeout = 60)
 {
-    enum { COUNT = 20 };
+    enum { COUNT = 25 };
+    static const char *const PACES[] = {"X-Pace-Ms: 1500\r\n", "X-Pace-Ms: 3000\r\n", "X-Pace-Ms: 2000\r\n"};
     rig_t r = {.together = 1};
     char text[4096];
     int fds[COUNT];
     rig_open(&r);
     cr_assert_eq(status_of(&r, "/api/v1/workers", text), 200, "%s", text);
     cr_expect(strstr(text, "X-Pace-Ms: 0\r\n"), "%s", text);
-    for (int i = 0; i < COUNT; i++) cr_assert_eq(stream_open(&r, "retry: ", text, &fds[i]), 200, "%s", text);
-    cr_assert_eq(status_of(&r, "/api/v1/workers", text), 200, "%s", text);
-    cr_expect(strstr(text, "X-Pace-Ms: 2000\r\n"), "%s", text);
+    pages_open(&r, COUNT, fds);
+    for (int i = 0; i < 3; i++) {
+        int fd = client_open(&r);
+        client_ask(fd, "/api/v1/workers", "*/*");
+        let_turn(&r, 0);
+        let_turn(&r, 1);
+        cr_assert_eq(client_read(fd, "}", text), 200, "%s", text);
+        cr_expect(strstr(text, PACES[i]), "%d s: %s", i + 1, text);
+        close(fd);
+    }
     for (int i = 0; i < COUNT; i++) close(fds[i]);
+    rig_close(&r);
+}
+
+/* The first `count` of the paths are asked for while the clock stands, and answered a second later. */
+static void ask_at_once(rig_t *r, const char *const *paths, int count, int status, const char *wanted)
+{
+    char text[4096];
+    int fds[8];
+    for (int i = 0; i < count; i++) {
+        fds[i] = client_open(r);
+        client_ask(fds[i], paths[i], "*/*");
+    }
+    let_turn(r, 0);
+    cr_expect_eq(atomic_load(&r->asked), 0, "they wait for each other");
+    let_turn(r, 1);
+    for (int i = 0; i < count; i++) {
+        cr_expect_eq(client_read(fds[i], wanted, text), status, "%s: %s", paths[i], text);
+        close(fds[i]);
+    }
+}
+
+static const char *const SAME[] = {"/api/v1/workers",   "/api/v1/workers",   "/api/v1/workers",
+                                   "/api/v1/workers/a", "/api/v1/workers/b", "/api/v1/status"};
+
+Test(server, requests_of_many_pages_have_one_question, .timeout = 60)
+{
+    enum { MANY = 5 };
+    rig_t r = {.together = 1};
+    char text[4096];
+    int fds[MANY];
+    rig_open(&r);
+    pages_open(&r, MANY - 1, fds);
+    cr_expect_eq(status_of(&r, SAME[0], text), 200, "with few pages nothing waits: %s", text);
+    atomic_store(&r.asked, 0);
+    pages_open(&r, 1, &fds[MANY - 1]);
+    ask_at_once(&r, SAME, 6, 200, "}");
+    cr_expect_eq(atomic_load(&r.asked), 4, "asked %d times", atomic_load(&r.asked));
+    for (int i = 0; i < MANY; i++) close(fds[i]);
+    rig_close(&r);
+}
+
+/* So have the pages of an answer, and how it ends. */
+Test(server, pages_of_an_answer_are_joined_once, .timeout = 60)
+{
+    enum { MANY = 5 };
+    rig_t r = {.together = 1};
+    int fds[MANY];
+    rig_open(&r);
+    pages_open(&r, MANY, fds);
+    r.more = true;
+    ask_at_once(&r, SAME, 3, 500, "more than 256 pages");
+    cr_expect_eq(atomic_load(&r.asked), 256, "asked %d times", atomic_load(&r.asked));
+    for (int i = 0; i < MANY; i++) close(fds[i]);
     rig_close(&r);
 }
 
@@ -427,14 +530,6 @@ Test(server, streams_with_other_filters_have_questions_of_their_own, .timeout = 
     }
     cr_expect_eq(atomic_load(&r.events_asked), COUNT, "asked %d times", atomic_load(&r.events_asked));
     rig_close(&r);
-}
-
-/* A turn of the thread looks at all streams; a request that is answered without the loop shows that some were. */
-static void let_turn(const rig_t *r, int seconds)
-{
-    char text[4096];
-    atomic_fetch_add(&ahead_s, seconds);
-    for (int i = 0; i < 3; i++) cr_assert_eq(status_of(r, "/nowhere", text), 404, "%s", text);
 }
 
 /* The first that asked, or another one: the answer is for those that are left. */
@@ -515,6 +610,7 @@ Test(server, a_stream_that_is_refused_has_a_status, .timeout = 60)
     atomic_store(&r.stands_by, true);
     cr_expect_eq(stream_open(&r, "leads", text, &fds[1]), 503, "%s", text);
     cr_expect(strstr(text, "another broker leads") && strstr(text, "Retry-After: "), "%s", text);
+    cr_expect_not(strstr(text, "X-Pace-Ms"), "%s", text);
     mailbox_note(server_mailbox(r.server), 1000);
     while (client_read(fds[0], "never", text)) {}
     cr_expect_eq(recv(fds[0], text, 1, MSG_DONTWAIT), 0, "one that went on ends with what it waits for");
