@@ -2,42 +2,48 @@
 #include "http/mailbox.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Places of a ring. */
+/* A ring, to which one thread adds, and from which the other one takes.  It cannot overflow (mailbox.h).  A
+ * place is used again only after its taker has asked, or replied, once more. */
 typedef struct {
-    size_t first, count;
+    atomic_size_t added;
+    size_t taken; /* its taker's alone */
 } ring_t;
 
 struct mailbox {
-    pthread_mutex_t lock; /* of all below but the descriptors */
     int question_fd, reply_fd;
-    size_t taken;            /* places: asked, and not taken */
-    uint64_t last_seq, seen; /* events: how far they are, and how far the other side knows */
-    bool listens, was_probe; /* the question that was taken last */
+    atomic_uint_least64_t last_seq, seen; /* events: how far they are, and how far the other side knows */
+    atomic_bool listens;
     ring_t probes_asked, asked, answered;
     question_t probes[MAILBOX_PLACES], questions[MAILBOX_PLACES];
     reply_t replies[MAILBOX_PLACES];
+    size_t places;  /* of the HTTP thread: how many are asked, and not taken */
+    bool was_probe; /* of the loop's: the question that was taken last */
 };
 
-static size_t ring_add(ring_t *r) { return (r->first + r->count++) % MAILBOX_PLACES; }
-
-static size_t ring_take(ring_t *r)
+static size_t ring_end(const ring_t *r)
 {
-    size_t at = r->first;
-    r->first = (r->first + 1) % MAILBOX_PLACES;
-    r->count--;
-    return at;
+    return atomic_load_explicit(&r->added, memory_order_relaxed) % MAILBOX_PLACES;
 }
+
+/* What was put at its end is there for the other thread. */
+static void ring_add(ring_t *r) { atomic_fetch_add_explicit(&r->added, 1, memory_order_release); }
+
+static bool ring_has(const ring_t *r)
+{
+    return atomic_load_explicit(&r->added, memory_order_acquire) != r->taken;
+}
+
+static size_t ring_take(ring_t *r) { return r->taken++ % MAILBOX_PLACES; }
 
 int mailbox_new(mailbox_t **ret_mailbox)
 {
     mailbox_t *m = calloc(1, sizeof *m);
     if (!m) return HEDDLE_ERR_NO_MEMORY;
-    pthread_mutex_init(&m->lock, NULL);
     m->question_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
     m->reply_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (m->question_fd >= 0 && m->reply_fd >= 0) {
@@ -53,10 +59,9 @@ void mailbox_destroy(mailbox_t **mailbox)
     mailbox_t *m = mailbox ? *mailbox : NULL;
     if (!m) return;
     *mailbox = NULL;
-    while (m->answered.count) reply_fini(&m->replies[ring_take(&m->answered)]);
+    while (ring_has(&m->answered)) reply_fini(&m->replies[ring_take(&m->answered)]);
     if (m->question_fd >= 0) close(m->question_fd);
     if (m->reply_fd >= 0) close(m->reply_fd);
-    pthread_mutex_destroy(&m->lock);
     free(m);
 }
 
@@ -97,29 +102,25 @@ static void lower_fd(int fd)
 bool mailbox_ask(mailbox_t *m, const question_t *question)
 {
     bool is_probe = request_is_probe(&question->request);
-    pthread_mutex_lock(&m->lock);
-    bool is_free = m->taken < (is_probe ? MAILBOX_PLACES : MAILBOX_PLACES - MAILBOX_FOR_PROBES);
-    if (is_free) {
-        if (is_probe) m->probes[ring_add(&m->probes_asked)] = *question;
-        else m->questions[ring_add(&m->asked)] = *question;
-        m->taken++;
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (is_free) raise_fd(m->question_fd);
-    return is_free;
+    if (m->places >= (is_probe ? MAILBOX_PLACES : MAILBOX_PLACES - MAILBOX_FOR_PROBES)) return false;
+    ring_t *ring = is_probe ? &m->probes_asked : &m->asked;
+    (is_probe ? m->probes : m->questions)[ring_end(ring)] = *question;
+    m->places++;
+    ring_add(ring);
+    raise_fd(m->question_fd);
+    return true;
 }
 
 /* Probes come first, but not twice before a question that waits. */
 static bool next(mailbox_t *m, question_t *ret_question)
 {
     lower_fd(m->question_fd);
-    pthread_mutex_lock(&m->lock);
-    bool is_probe = m->probes_asked.count > 0 && !(m->was_probe && m->asked.count > 0),
-         is_there = is_probe || m->asked.count > 0;
+    bool has_asked = ring_has(&m->asked),
+         is_probe = ring_has(&m->probes_asked) && !(m->was_probe && has_asked),
+         is_there = is_probe || has_asked;
     m->was_probe = is_probe;
     if (is_probe) *ret_question = m->probes[ring_take(&m->probes_asked)];
     else if (is_there) *ret_question = m->questions[ring_take(&m->asked)];
-    pthread_mutex_unlock(&m->lock);
     return is_there;
 }
 
@@ -134,56 +135,39 @@ bool mailbox_next(mailbox_t *m, uint64_t now_us, question_t *ret_question)
 
 void mailbox_reply(mailbox_t *m, const reply_t *reply)
 {
-    pthread_mutex_lock(&m->lock);
-    m->replies[ring_add(&m->answered)] = *reply;
-    pthread_mutex_unlock(&m->lock);
+    m->replies[ring_end(&m->answered)] = *reply;
+    ring_add(&m->answered);
     raise_fd(m->reply_fd);
 }
 
-/* Under the lock: the other side has news that it waits for, and waits for no further ones. */
-static bool takes_notice(mailbox_t *m)
+/* Each side says what it has before it looks at what the other one has, so that one of them sees both.  There
+ * is news that is waited for: then no further ones are. */
+static void wake_for_news(mailbox_t *m)
 {
-    bool is_news = m->listens && m->last_seq != m->seen;
-    m->listens &= !is_news;
-    return is_news;
+    bool is_news = atomic_load(&m->last_seq) != atomic_load(&m->seen);
+    if (is_news && atomic_exchange(&m->listens, false)) raise_fd(m->reply_fd);
 }
 
 void mailbox_note(mailbox_t *m, uint64_t last_seq)
 {
-    pthread_mutex_lock(&m->lock);
-    m->last_seq = last_seq;
-    bool is_news = takes_notice(m);
-    pthread_mutex_unlock(&m->lock);
-    if (is_news) raise_fd(m->reply_fd);
+    atomic_store(&m->last_seq, last_seq);
+    wake_for_news(m);
 }
 
 void mailbox_listen(mailbox_t *m, uint64_t seen)
 {
-    pthread_mutex_lock(&m->lock);
-    m->listens = true;
-    m->seen = seen;
-    bool is_news = takes_notice(m);
-    pthread_mutex_unlock(&m->lock);
-    if (is_news) raise_fd(m->reply_fd);
+    atomic_store(&m->seen, seen);
+    atomic_store(&m->listens, true);
+    wake_for_news(m);
 }
 
-uint64_t mailbox_noted(mailbox_t *m)
-{
-    pthread_mutex_lock(&m->lock);
-    uint64_t last_seq = m->last_seq;
-    pthread_mutex_unlock(&m->lock);
-    return last_seq;
-}
+uint64_t mailbox_noted(mailbox_t *m) { return atomic_load(&m->last_seq); }
 
 bool mailbox_take(mailbox_t *m, reply_t *ret_reply)
 {
     lower_fd(m->reply_fd);
-    pthread_mutex_lock(&m->lock);
-    bool is_there = m->answered.count > 0;
-    if (is_there) {
-        *ret_reply = m->replies[ring_take(&m->answered)];
-        m->taken--;
-    }
-    pthread_mutex_unlock(&m->lock);
-    return is_there;
+    if (!ring_has(&m->answered)) return false;
+    *ret_reply = m->replies[ring_take(&m->answered)];
+    m->places--;
+    return true;
 }

@@ -10,8 +10,9 @@
  * is not answered: under more load than the loop can bear it would answer late ones alone.  Each way has a
  * descriptor that is readable while there is something.
  *
- * Threads: ask and take on the HTTP thread, next and reply on the loop's.  Nothing blocks but a lock that
- * each side holds for one copy. */
+ * Threads: ask and take on the HTTP thread, next and reply on the loop's.  Nothing blocks, and there is no
+ * lock: the HTTP thread may wait long for a processor (server.c, NICE), and would hold it meanwhile.  What is
+ * left of that is the allocator's: what the loop has made is freed on the HTTP thread. */
 #ifndef HTTP_MAILBOX_H
 #define HTTP_MAILBOX_H
 
