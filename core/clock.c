@@ -34,19 +34,33 @@ static void put_number(unsigned number, unsigned digits, char *to)
     for (; digits-- > 0; number /= 10) to[digits] = (char)('0' + number % 10);
 }
 
-/* Without printf, which takes five times as long: a page of answers has hundreds of times. */
+/* The date so many days after 1970-01-01.  Years begin in March here, so that a leap day is the last one of
+ * its year, of its four years, and of its 400: 719,468 days are between 0000-03-01 and 1970-01-01. */
+static void take_date(unsigned days, unsigned *ret_year, unsigned *ret_month, unsigned *ret_day)
+{
+    unsigned since = days + 719468, era = since / 146097, of_era = since % 146097;
+    unsigned year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    unsigned of_year = of_era - (365 * year + year / 4 - year / 100);
+    unsigned month = (5 * of_year + 2) / 153; /* 0: March */
+    *ret_day = of_year - (153 * month + 2) / 5 + 1;
+    *ret_month = month < 10 ? month + 3 : month - 9;
+    *ret_year = 400 * era + year + (month >= 10);
+}
+
+/* Without printf and gmtime_r: a page of answers has hundreds of times, and that one takes a lock of all
+ * threads. */
 void clock_text(uint64_t wall_ms, char ret_text[25])
 {
-    time_t seconds = (time_t)(wall_ms / 1000 % 253402300800u); /* years 1970..9999 */
-    struct tm t;
-    gmtime_r(&seconds, &t);
+    uint64_t seconds = wall_ms / 1000 % 253402300800u; /* years 1970..9999 */
+    unsigned year, month, day, of_day = (unsigned)(seconds % 86400);
+    take_date((unsigned)(seconds / 86400), &year, &month, &day);
     memcpy(ret_text, "0000-00-00T00:00:00.000Z", 25);
-    put_number((unsigned)(t.tm_year + 1900), 4, ret_text);
-    put_number((unsigned)(t.tm_mon + 1), 2, ret_text + 5);
-    put_number((unsigned)t.tm_mday, 2, ret_text + 8);
-    put_number((unsigned)t.tm_hour, 2, ret_text + 11);
-    put_number((unsigned)t.tm_min, 2, ret_text + 14);
-    put_number((unsigned)t.tm_sec, 2, ret_text + 17);
+    put_number(year, 4, ret_text);
+    put_number(month, 2, ret_text + 5);
+    put_number(day, 2, ret_text + 8);
+    put_number(of_day / 3600, 2, ret_text + 11);
+    put_number(of_day / 60 % 60, 2, ret_text + 14);
+    put_number(of_day % 60, 2, ret_text + 17);
     put_number((unsigned)(wall_ms % 1000), 3, ret_text + 20);
 }
 

@@ -3,6 +3,8 @@
 #include "core/clock.h"
 
 #include <criterion/criterion.h>
+#include <string.h>
+#include <time.h>
 
 Test(clock, a_time_is_read_as_it_is_written)
 {
@@ -13,6 +15,20 @@ Test(clock, a_time_is_read_as_it_is_written)
         clock_text(TIMES[i], text);
         cr_assert(clock_parse(text, &found), "%s", text);
         cr_assert_eq(found, TIMES[i], "%s", text);
+    }
+}
+
+/* As libc has it, from 1970 to 9999. */
+Test(clock, each_day_has_its_date)
+{
+    for (uint64_t day = 0; day < 2932897; day += day < 150000 ? 1 : 97) {
+        time_t seconds = (time_t)(day * 86400 + day % 86400);
+        struct tm t;
+        char text[25], expected[25];
+        clock_text((uint64_t)seconds * 1000, text);
+        gmtime_r(&seconds, &t);
+        strftime(expected, sizeof expected, "%Y-%m-%dT%H:%M:%S.000Z", &t);
+        if (strcmp(text, expected) != 0) cr_assert_fail("%s, expected %s", text, expected);
     }
 }
 
