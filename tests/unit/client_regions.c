@@ -251,17 +251,31 @@ static void check_rest(void)
     settle();
     cr_assert_eq(regions_count(m).regions, 0);
 }
+
+/* Regions are offered under a name of this process; ended by end_sharing. */
+static offer_t *begin_sharing(const char *what, char ret_name[32])
+{
+    offer_t *offer = NULL;
+    snprintf(ret_name, 32, "%s-%d", what, getpid());
+    offer_opts_t opts = {.name = ret_name, .pool = regions_pool(m)};
+    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
+    regions_share(m, offer);
+    return offer;
+}
+
+static void end_sharing(offer_t *offer)
+{
+    regions_share(m, NULL);
+    offer_destroy(&offer);
+}
+
 Test(regions, the_background_waits_while_a_version_is_on_its_way) { check_rest(); }
 Test(regions, so_it_does_where_regions_are_offered)
 {
-    offer_t *offer = NULL;
     char name[32];
-    snprintf(name, sizeof name, "regions-%d", getpid());
-    cr_assert_eq(offer_new(&(offer_opts_t){.name = name, .pool = regions_pool(m)}, &offer, NULL), HEDDLE_OK);
-    regions_share(m, offer);
+    offer_t *offer = begin_sharing("regions", name);
     check_rest();
-    regions_share(m, NULL);
-    offer_destroy(&offer);
+    end_sharing(offer);
 }
 
 /* As of a worker that waits for sources which are gone, and has nothing else to do. */
@@ -321,12 +335,8 @@ static note_t answer_to_held(offer_t *offer, const char *name, const content_id_
 /* Where it is taken again, it gets other bytes. */
 Test(regions, what_was_withdrawn_is_offered_again_with_another_content)
 {
-    offer_t *offer = NULL;
     char name[32];
-    snprintf(name, sizeof name, "withdrawn-%d", getpid());
-    offer_opts_t opts = {.name = name, .pool = regions_pool(m)};
-    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
-    regions_share(m, offer);
+    offer_t *offer = begin_sharing("withdrawn", name);
     region_t *r = take(BYTES), *first = r;
     regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
     regions_offer(m, r, &content);
@@ -350,19 +360,14 @@ Test(regions, what_was_withdrawn_is_offered_again_with_another_content)
     id = regions_offered(r);
     cr_assert_eq(answer_to_held(offer, name, &id), NOTE_VERIFY, "the first one verifies it");
     region_unref(&r);
-    regions_share(m, NULL);
-    offer_destroy(&offer);
+    end_sharing(offer);
 }
 
 /* What it is to do with the version goes on without it: so the log is the only trace. */
 Test(regions, what_cannot_be_sealed_is_logged_and_is_not_offered)
 {
-    offer_t *offer = NULL;
     char name[32];
-    snprintf(name, sizeof name, "unsealed-%d", getpid());
-    offer_opts_t opts = {.name = name, .pool = regions_pool(m)};
-    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
-    regions_share(m, offer);
+    offer_t *offer = begin_sharing("unsealed", name);
     region_t *r = take(BYTES);
     regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
     captured_t c = captured_begin();
@@ -376,28 +381,22 @@ Test(regions, what_cannot_be_sealed_is_logged_and_is_not_offered)
     content_id_t id = regions_offered(r);
     cr_assert_eq(answer_to_held(offer, name, &id), NOTE_VERIFIED, "the next call does it");
     region_unref(&r);
-    regions_share(m, NULL);
-    offer_destroy(&offer);
+    end_sharing(offer);
 }
 
 Test(regions, what_was_sealed_without_a_socket_is_offered_once_there_is_one)
 {
-    offer_t *offer = NULL;
     char name[32];
-    snprintf(name, sizeof name, "later-%d", getpid());
-    offer_opts_t opts = {.name = name, .pool = regions_pool(m)};
     region_t *r = take(BYTES);
     regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
     regions_offer(m, r, &content);
     cr_assert(r->own->state == REGION_SEALED && !regions_offered(r).generation);
-    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
-    regions_share(m, offer);
+    offer_t *offer = begin_sharing("later", name);
     regions_offer(m, r, &content);
     content_id_t id = regions_offered(r);
     cr_assert(id.generation && answer_to_held(offer, name, &id) == NOTE_VERIFIED);
     region_unref(&r);
-    regions_share(m, NULL);
-    offer_destroy(&offer);
+    end_sharing(offer);
 }
 
 /* What the regions of this process offer, held through another socket. */

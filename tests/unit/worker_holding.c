@@ -602,6 +602,18 @@ static void until_held_and_verified(void)
     cr_assert_eq(bytes_in(workers[0]), 0);
 }
 
+/* The worker has found what the publisher offers, which has not said yet whether it is verified. */
+static holding_t *until_region(const worker_t *w)
+{
+    holding_t *h = &worker_node_adapter(w->node, 0)->intake.holding;
+    for (int i = 0; !h->region; i++) {
+        cr_assert_lt(i, 5000);
+        run_for(1000);
+        if (!h->region) turn_publisher();
+    }
+    return h;
+}
+
 static origin_t *with_workers(const test_content_t *a, uint32_t count)
 {
     origin_t *o = origin_start(0, TR_MODE_EAGER);
@@ -805,12 +817,7 @@ Test(holding, a_silent_source_is_not_waited_for)
     publisher_start(&a);
     watch_publisher();
     announce_to_all(&a);
-    holding_t *h = &worker_node_adapter(w->node, 0)->intake.holding;
-    for (int i = 0; !h->region; i++) {
-        cr_assert_lt(i, 5000);
-        run_for(1000);
-        if (!h->region) turn_publisher();
-    }
+    holding_t *h = until_region(w);
     cr_assert(holding_waits(h));
     run_for(2 * round_patience_us(a.content_bytes) + 10000);
     cr_assert_eq(staged_by(VERIFIED_HERE, true), 1);
@@ -826,12 +833,7 @@ Test(holding, a_late_request_of_a_source_that_was_silent_is_no_doubt)
     publisher_start(&a);
     watch_publisher();
     announce_to_all(&a);
-    const holding_t *h = &worker_node_adapter(first->node, 0)->intake.holding;
-    for (int i = 0; !h->region; i++) {
-        cr_assert_lt(i, 5000);
-        run_for(1000);
-        if (!h->region) turn_publisher();
-    }
+    until_region(first);
     until_staged(first);
     cr_assert_eq(staged_by(VERIFIED_HERE, true), 1, "it was not asked yet");
     for (int i = 0; i < 10; i++) {
@@ -869,12 +871,7 @@ Test(holding, the_end_of_another_source_ends_no_wait)
     publisher_start(&a);
     watch_publisher();
     announce_to_all(&a);
-    holding_t *h = &worker_node_adapter(w->node, 0)->intake.holding;
-    for (int i = 0; !h->region; i++) {
-        cr_assert_lt(i, 5000);
-        run_for(1000);
-        if (!h->region) turn_publisher();
-    }
+    holding_t *h = until_region(w);
     cr_assert(mappings_meet(mappings, name, world_now_us), "the other one is connected");
     handover_destroy(&other);
     run_for(1000);
