@@ -5,8 +5,9 @@
 #include "broker/registry/registry.h"
 #include "broker/store/store.h"
 #include "core/limits.h"
-#include "tests/lib/temp_dir.h"
+#include "tests/lib/record_sample.h"
 #include "tests/lib/registry_equal.h"
+#include "tests/lib/temp_dir.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -78,51 +79,6 @@ static seen_all_t *load(store_t *s)
     heddle_error_t e;
     cr_assert_eq(store_load(s, remember, &all, &e), HEDDLE_OK, "%s", e.message);
     return &all;
-}
-
-static record_t adapter_record(const char *name)
-{
-    return (record_t){.kind = RECORD_ADAPTER, .adapter = name, .at_ms = 1000};
-}
-
-static record_t version_record(const char *name, uint64_t version)
-{
-    record_t r = {.kind = RECORD_VERSION,
-                  .adapter = name,
-                  .version = version,
-                  .at_ms = 1700000000123,
-                  .request_id = "req-1",
-                  .writer = "trainer-0",
-                  .base_model = "Qwen/Qwen2.5-0.5B",
-                  .kind_text = "lora",
-                  .features = "dora,rslora",
-                  .step = -1,
-                  .data_bytes = 17596416,
-                  .tensor_count = 336,
-                  .chunk_count = 269,
-                  .activation = 2,
-                  .deadline_ms = 60000,
-                  .asked_ms = 61000,
-                  .config = {"{\"r\":16}", 8},
-                  .meta = "{\"run\":\"7\"}"};
-    for (int i = 0; i < 32; i++) r.digest.b[i] = (uint8_t)(i + version);
-    for (int i = 0; i < 32; i++) r.parts.part[0].manifest_digest.b[i] = (uint8_t)(255 - i);
-    for (int i = 0; i < 16; i++) r.share_key.b[i] = (uint8_t)(i * 3);
-    r.parts.count = 1;
-    r.parts.part[0].payload_bytes = 18000000;
-    r.parts.part[0].manifest_bytes = 40000;
-    return r;
-}
-
-static record_t decision_record(const char *name, uint64_t decision, uint64_t version)
-{
-    return (record_t){.kind = RECORD_DECISION,
-                      .adapter = name,
-                      .decision = decision,
-                      .version = version,
-                      .at_ms = 1700000000500,
-                      .held = decision == 2,
-                      .by = "ann@host"};
 }
 
 static void commit(store_t *s, const record_t *records, int count)
@@ -210,8 +166,9 @@ Test(store, every_field_comes_back)
               !strcmp(v->base_model, w->base_model));
     cr_assert(!strcmp(v->features, w->features) && !strcmp(v->meta, w->meta));
     cr_assert(v->step == -1 && v->data_bytes == 17596416 && v->tensor_count == 336 && v->chunk_count == 269);
-    cr_assert(v->activation == 2 && v->deadline_ms == 60000 && v->asked_ms == 61000 && v->config.bytes == 8);
-    cr_assert_eq(memcmp(all->rows[2].config, "{\"r\":16}", 8), 0);
+    cr_assert(v->activation == 2 && v->deadline_ms == 60000 && v->asked_ms == 61000 &&
+              v->config.bytes == w->config.bytes);
+    cr_assert_eq(memcmp(all->rows[2].config, w->config.data, w->config.bytes), 0);
     const record_t *d = &all->rows[3].r;
     cr_assert(d->kind == RECORD_DECISION && d->decision == 1 && d->version == 1 && !d->held &&
               !strcmp(d->by, "ann@host") && d->at_ms == 1700000000500);
@@ -235,7 +192,7 @@ Test(store, a_config_can_be_read_alone)
     cr_assert_eq(store_config(s, "policy", 1, &out, NULL), HEDDLE_OK);
     cr_assert_str_eq(buf_text(&out), ">{\"r\":16}");
     cr_assert_eq(store_config(s, "policy", 2, &out, NULL), HEDDLE_ERR_NOT_FOUND);
-    cr_assert_eq(out.bytes, 9);
+    cr_assert_eq(out.bytes, 11, "and what is behind its NUL");
     buf_fini(&out);
     store_close(&s);
 }
