@@ -449,6 +449,9 @@ static void explain_end(void *self)
     else explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, 0);
 }
 
+/* Beside the endpoint that is tried. */
+static bool has_another(const wire_t *w) { return w->is_named || strchr(w->list, ',') || has_told(w); }
+
 /* A connection that ends in the handshake may mean that the broker is stopping; libzmq retries it by
  * itself, more and more slowly. Several in a row mean that the broker has another key, or that only one
  * side has keys: the side that closes first may do so before the other has read its mechanism. So the
@@ -462,8 +465,12 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
         return;
     }
     /* This side ended the handshake at its deadline.  The kernel accepts connections even for a process that
-     * stands still, so that this says nothing of keys: the call reports a connection, but no answer. */
-    if (loop_now(w->loop) - w->connected_us >= (uint64_t)handshake_ms * 900) return;
+     * stands still, so that this says nothing of keys: the call reports a connection, but no answer.  A
+     * second try would take as long again. */
+    if (loop_now(w->loop) - w->connected_us >= (uint64_t)handshake_ms * 900) {
+        w->redial = has_another(w);
+        return;
+    }
     if (++w->broken_off < BROKEN_OFF_MAX) return;
     bool is_expected = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
                                    : descriptors_are_left() &&
@@ -492,7 +499,7 @@ static void on_event(wire_t *w, uint16_t event, uint32_t value)
         set_up(w, true);
     } else if (event == ZMQ_EVENT_DISCONNECTED) {
         set_up(w, false);
-    } else if (++w->tries >= TRIES_PER_ENDPOINT && (w->is_named || strchr(w->list, ',') || has_told(w))) {
+    } else if (++w->tries >= TRIES_PER_ENDPOINT && has_another(w)) {
         w->redial = true;
     }
 }

@@ -98,7 +98,8 @@ const char *wire_peer_key(const wire_t *w, peer_t peer);
 const char *wire_endpoint(const wire_t *w);
 /* Dial only, for a caller that waits for a connection so long: each endpoint of a list gets its part of that
  * time, from now on, until it is connected; then the next one is tried.  Without this call an endpoint that
- * answers nothing is tried twice for 3 s. */
+ * answers nothing is tried twice for 3 s; one that takes the connection and says nothing, once for as long as
+ * a handshake may take. */
 void wire_share(wire_t *w, uint64_t timeout_ms);
 /* Dial only: the rest of the list that was not tried yet; NULL: all of it was.  Any thread, until
  * wire_close. */

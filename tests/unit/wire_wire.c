@@ -110,16 +110,23 @@ static void pair(end_t *server, end_t *client)
     UNTIL(server->frames == 1);
 }
 
-Test(wire, tells_a_listener_that_is_silent_from_one_that_is_not_there)
+/* The kernel takes connections for it, as for a process that stands still. */
+static int silent_listener(char endpoint[64])
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     cr_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&address, bytes) && !listen(fd, 64) &&
               !getsockname(fd, (struct sockaddr *)&address, &bytes));
+    snprintf(endpoint, 64, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+    return fd;
+}
+
+Test(wire, tells_a_listener_that_is_silent_from_one_that_is_not_there)
+{
     end_t client = {0};
     char endpoint[64];
-    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+    int fd = silent_listener(endpoint);
     wire_set_handshake(20);
     dial(&client, endpoint);
     cr_assert_not(wire_is_reached(client.wire));
@@ -612,6 +619,38 @@ Test(wire, endpoint_that_does_not_answer_is_passed_over)
     cr_assert_str_eq(wire_endpoint(client.wire), server.endpoint);
     for (int i = 0; i < 4; i++) close(fill[i]);
     close(deaf);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+static int taken_of(int fd)
+{
+    int count = 0;
+    for (int one; (one = accept4(fd, NULL, NULL, SOCK_NONBLOCK)) >= 0; count++) close(one);
+    return count;
+}
+
+/* As a broker that stands still, the first of a list, or named by another one: its deadline passes once. */
+Test(wire, endpoint_that_stands_still_is_tried_once)
+{
+    end_t server = {0}, client = {0}, other = {0};
+    char list[600], endpoint[64];
+    int fd = silent_listener(endpoint);
+    listen_at(&server, "tcp://127.0.0.1:*");
+    wire_set_handshake(1000);
+    snprintf(list, sizeof list, "%s,%s", endpoint, server.endpoint);
+    dial(&client, list);
+    UNTIL(client.up);
+    cr_assert_str_eq(wire_endpoint(client.wire), server.endpoint);
+    cr_assert_eq(taken_of(fd), 1);
+    dial(&other, server.endpoint);
+    UNTIL(other.up);
+    wire_redial_to(other.wire, endpoint, "");
+    UNTIL(other.ups == 2);
+    cr_assert_str_eq(wire_endpoint(other.wire), server.endpoint);
+    cr_assert_eq(taken_of(fd), 1);
+    close(fd);
+    wire_close(&other.wire);
     wire_close(&client.wire);
     wire_close(&server.wire);
 }
