@@ -217,6 +217,25 @@ static bool passes(list_t *l, const plan_row_t *row, uint32_t half, const plan_r
     return row && row->station == other->station;
 }
 
+/* Of the stations before number `at` the nearest one that sends less than all bytes, where the nearest of all
+ * has them and sends them to others by now.  NULL: that does not, or there is none. */
+static const plan_row_t *find_idle(list_t *l, plan_station_t *const *stations, size_t at)
+{
+    const plan_row_t *idle = NULL;
+    bool is_first = true;
+    for (size_t i = at; i-- > 0 && at - i <= PLAN_CANDIDATES && !idle;) {
+        const plan_station_t *station = stations[i];
+        l->looks++;
+        const plan_row_t *head =
+            plan_is_publishers_place(l->p, station->place) ? NULL : head_of(l, station, false);
+        if (!head) continue;
+        if (is_first && (head->has != PLAN_WHOLE || station->load < PLAN_HALVES)) return NULL;
+        is_first = false;
+        if (station->load < PLAN_HALVES) idle = head;
+    }
+    return idle;
+}
+
 /* The heads of the stations before this one (NULL: of all), the nearest first.  A member with a limited rate
  * serves others like it, and with `any` all. */
 static void add_before_station(list_t *l, const plan_station_t *before, uint32_t most, bool any)
@@ -226,6 +245,9 @@ static void add_before_station(list_t *l, const plan_station_t *before, uint32_t
     plan_station_t **stations = is_for_all ? p->chain : p->normals;
     size_t at = is_for_all ? p->station_count : p->normal_count, seen = 0;
     if (before) at = is_for_all ? plan_station_index(p, before) : plan_normal_index(p, before);
+    bool may_be_idle = p->shape == PLAN_CHAIN && p->source_count && !l->count && !any;
+    const plan_row_t *idle = may_be_idle ? find_idle(l, stations, at) : NULL;
+    if (idle) list_add(l, idle->token, most);
     while (at-- > 0 && l->count < most && (any || seen++ < MOST_SPREAD)) {
         const plan_station_t *station = stations[at];
         l->looks++;

@@ -619,6 +619,20 @@ Test(plan_chain, holders_that_serve_none_come_before_the_tail)
     cr_assert_eq(plan_row(&P, 20)->sources[2], PUBLISHER);
 }
 
+/* One with a limited rate has taken the holder that came last. */
+Test(plan_chain, one_that_joins_behind_a_holder_that_serves_another_turns_to_one_that_does_not)
+{
+    wave(11, 13);
+    made(20);
+    plan_have(&P, 20, true, 0);
+    cr_assert(plan_add(&P, &(plan_member_t){.token = 21, .name = "l", .zone = "", .is_limited = true}));
+    cr_assert(plan_make(&P, 21, NULL, 0));
+    cr_assert_str_eq(list_of(21), "20 9");
+    made(22);
+    cr_assert_str_eq(list_of(22), "13 20 12");
+    cr_assert_eq(plan_row(&P, 20)->load, PLAN_HALVES);
+}
+
 /* One that was second in its list has all bytes to send, and the publisher has those of all. */
 Test(plan_chain, one_that_lost_its_source_turns_to_a_free_holder_before_the_publisher)
 {
