@@ -274,7 +274,7 @@ uint64_t plan_put_last(plan_t *p, size_t *at)
     if (!*at) *at = first_put_last(p);
     for (; *at < p->station_count; p->looks++) {
         const plan_row_t *row = put_last_of(p->chain[(*at)++]);
-        if (row) return row->token;
+        if (row && !row->source_count && !row->other_count) return row->token;
     }
     return 0;
 }

@@ -295,8 +295,8 @@ void plan_stuck(plan_t *p, uint64_t token);
  * until plan_make assigns one, from the capacity that the others leave.  In two trees they count as before.
  * False: nothing changes, as it was put last before. */
 bool plan_demote(plan_t *p, uint64_t token);
-/* The next one of those that were put last and still fetch, in the order in which plan_make is to give them
- * their lists.  *at is 0 for the first one.  0: there are no more. */
+/* The next one of those that were put last, still fetch and have no list, in the order in which plan_make is
+ * to give them theirs.  *at is 0 for the first one.  0: there are no more. */
 uint64_t plan_put_last(plan_t *p, size_t *at);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */

@@ -413,7 +413,6 @@ static void make_last_lists(step_t *s, track_t *t)
     size_t at = 0;
     if (t->owes_last) messages_mend_lists(s, t, NULL); /* those that they served have their place first */
     for (uint64_t token; t->owes_last && (token = plan_put_last(&t->plan, &at)) != 0;) {
-        if (plan_fetches(&t->plan, token)) continue;
         const member_t *m = membership_by_token(s->v.members, token);
         copy_row_t *c = m ? copy_of(t, m) : NULL;
         plan_make(&t->plan, token, NULL, 0);

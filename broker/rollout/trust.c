@@ -27,7 +27,7 @@ static void put_last(step_t *s, track_t *t, member_t *member)
     if (!is_fetching && !copy_holds(c)) return;
     if (!plan_demote(&t->plan, member->token)) return;
     track_touch(t);
-    t->owes_last |= is_fetching;
+    t->owes_last = true;
 }
 
 static event_row_t *add_event(step_t *s, const track_t *t, event_type_t type, const member_t *worker,

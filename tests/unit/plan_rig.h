@@ -184,10 +184,11 @@ static inline void come_back_many(many_order_t order)
     plan_fini(&before);
 }
 
-/* As the broker does where others blame it. */
+/* As the broker does where others blame it: one that gets nothing, and has not all bytes, stays where it is. */
 static void put_last(plan_t *p, uint64_t token)
 {
-    plan_demote(p, token);
+    bool may_serve = plan_fetches(p, token) || plan_row(p, token)->has == PLAN_WHOLE;
+    if (!may_serve || !plan_demote(p, token)) return;
     settle(p);
     size_t at = 0;
     for (uint64_t last; (last = plan_put_last(p, &at)) != 0;) plan_make(p, last, NULL, 0);
@@ -338,6 +339,14 @@ static bool has_none(const plan_t *p, const plan_row_t *row)
            row->fetch != PLAN_WAITING;
 }
 
+/* It asks for other sources.  One that has all bytes fetches none: the list is no load. */
+static void ask(any_t *a, uint64_t token, const uint64_t *lost, uint32_t lost_count)
+{
+    plan_make(&a->plan, token, lost, lost_count);
+    if (plan_row(&a->plan, token)->has == PLAN_WHOLE) plan_done(&a->plan, token);
+    a->has_lost[token] = true;
+}
+
 /* The publisher goes, one that lacks it may say so, and it comes back, in a new session.  Those that have no source then
  * ask. */
 static void lose_publisher(any_t *a, uint64_t token)
@@ -346,8 +355,7 @@ static void lose_publisher(any_t *a, uint64_t token)
     plan_publisher(&a->plan, 0, PUBLISHER_LOST, place);
     settle(&a->plan);
     if (below(a, 2)) {
-        plan_make(&a->plan, token, &lost, 1);
-        a->has_lost[token] = true;
+        ask(a, token, &lost, 1);
         settle(&a->plan);
     }
     a->publisher = a->next_token++;
@@ -368,10 +376,7 @@ static void end_one(any_t *a)
     case 1: plan_done(&a->plan, token); break;
     case 2: plan_stuck(&a->plan, token); break;
     case 3: plan_have(&a->plan, token, true, 0); break;
-    case 4:
-        plan_make(&a->plan, token, lost, (uint32_t)below(a, 3));
-        a->has_lost[token] = true;
-        break;
+    case 4: ask(a, token, lost, (uint32_t)below(a, 3)); break;
     case 5: plan_loads(&a->plan, token, plan_row(&a->plan, token)->has != PLAN_LOADING); break;
     case 6:
         a->alive[at] = a->next_token++;
@@ -381,8 +386,7 @@ static void end_one(any_t *a)
     case 7: put_last(&a->plan, token); break;
     case 8:
         plan_give_way(&a->plan, token);
-        plan_make(&a->plan, token, lost, 1);
-        a->has_lost[token] = true;
+        ask(a, token, lost, 1);
         break;
     case 9: lose_publisher(a, token); break;
     }
