@@ -12,10 +12,10 @@
  *   UNKNOWN           | –                  | –                             | -> LISTS
  *   LISTS             | -> UNKNOWN         | -> UNKNOWN                    | –
  *
- * Needed it is before a list is made or mended (plan_make, plan_mend, plan_leave_publisher), before the torn
- * ones are named (plan_next_torn), before a station moves behind the others (plan_demote, plan_give_way), and
- * before the lists of a row go that say where it stands: as it is done, or removed (plan_done, plan_remove).
- * All else leaves the order as it is.
+ * Needed it is before a list is made, mended or chosen (plan_make, plan_mend, plan_leave_publisher,
+ * plan_sources_choose), before the torn ones are named (plan_next_torn), before a station moves behind the
+ * others (plan_demote, plan_give_way), and before the lists of a row go that say where it stands: as it is
+ * done, or removed (plan_done, plan_remove).  All else leaves the order as it is.
  *
  * One thread, nothing blocks. */
 #ifndef BROKER_PLAN_RESTORED_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/plan/sources.h"
 
+#include "broker/plan/restored.h"
 #include "broker/plan/shape.h"
 
 #include <string.h>
@@ -736,6 +737,7 @@ static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sour
 
 uint32_t plan_sources_choose(plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES])
 {
+    plan_restored_arrange(p);
     p->walks++;
     list_t l = list_of(p, asker, ret_sources);
     fill_list(&l);

@@ -21,7 +21,7 @@ typedef struct {
     const uint64_t *lost; /* sources that it does not want */
     uint32_t lost_count;
 } plan_asker_t;
-/* The sources for it.  Nothing is remembered.  Returns how many. */
+/* The sources for it.  No load is put on them.  Returns how many. */
 uint32_t plan_sources_choose(plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
 
 /* Makes the lists of the row anew.  What is looked at is counted in the plan. */

@@ -960,6 +960,20 @@ static plan_shape_t shape_of(plan_shape_t wanted, uint64_t rate)
     return P.shape;
 }
 
+/* The members came back behind each other, the last one by name first, and none asked for a list since. */
+Test(plan_chain, a_process_that_is_no_member_gets_the_tail_of_the_order_that_restored_lists_say)
+{
+    plan_resume(&P);
+    for (uint64_t token = 11; token <= 13; token++) cr_assert(add(token, 0));
+    plan_restore(&P, 13, &(plan_lists_t){.source_count = 1, .sources = {PUBLISHER}});
+    plan_restore(&P, 12, &(plan_lists_t){.source_count = 2, .sources = {13, PUBLISHER}});
+    plan_restore(&P, 11, &(plan_lists_t){.source_count = 3, .sources = {12, 13, PUBLISHER}});
+    uint64_t sources[PLAN_SOURCES];
+    cr_assert_eq(plan_sources_choose(&P, &(plan_asker_t){.token = 5}, sources), 3);
+    cr_assert(sources[0] == 11 && sources[1] == 12 && sources[2] == PUBLISHER, "%u first",
+              (unsigned)sources[0]);
+}
+
 Test(plan, the_rate_of_the_publisher_counts_for_the_choice)
 {
     cr_assert_eq(shape_of(PLAN_AUTO, 10 * 1000 * 1000), PLAN_CHAIN, "that takes 30 ms");
