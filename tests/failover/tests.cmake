@@ -20,5 +20,5 @@ add_test(NAME failover_cut COMMAND Python3::Interpreter -B ${dir}/cut)
 heddle_test_properties(failover_cut process 600)
 add_test(NAME failover_restored COMMAND Python3::Interpreter -B ${dir}/restored)
 heddle_test_properties(failover_restored process 600)
-# All interleavings take 35 s by themselves, and with sanitizers some times as long.
-set_property(TEST unit_broker_etcd_model PROPERTY TIMEOUT 300)
+# All interleavings take 20 s by themselves, and with sanitizers some times as long.
+set_property(TEST unit_broker_etcd_model PROPERTY TIMEOUT 600)
