@@ -97,6 +97,7 @@ const ref = (name, version) => `#/versions/${encodeURIComponent(name)}@${version
 const ANSWER_MS = 10000;        // for an answer to come
 const SILENCE_MS = 40000;       // of the stream: the broker gives a sign of life every 15 s
 const RETRY_MS = 1000;
+const FAILING_MS = 15000;       // without a good answer, and all others refused: the broker is not just busy
 const PACE_MS = 400;            // between two requests of one answer; as the broker says, where many pages are
                                 // open; and ten times as long as it took,
 const PACE_MOST_MS = 10000;     // at most this long: a broker that stood still answers as fast as before
@@ -172,13 +173,14 @@ class Feed {
       this.came_ms = performance.now();
       if (this === feeds.get('status')) take_status(this.data);
       link.heard = Date.now();
+      link.failing_ms = null;
       answers_again();
     } catch (error) {
-      this.is_stale = true;
       this.error = error;
-      if (error instanceof Refused) this.is_stale = error.status >= 500;
-      else lose('does not answer');
-      if (is_unable(error)) lose(`answers: ${error.message}`);
+      this.is_stale = !(error instanceof Refused) || error.status >= 500;
+      if (!(error instanceof Refused)) lose('does not answer');
+      else if (this.is_stale) note_refusal(error);
+      else link.failing_ms = null;
     }
     this.is_asked = false;
     const now_ms = performance.now();
@@ -231,7 +233,7 @@ function take_status(body) {
 
 /* ---- the broker: there, or lost ---- */
 
-const link = {state: 'new', since: Date.now(), heard: 0, why: '', is_open: false, back: null, gap: null};
+const link = {state: 'new', since: Date.now(), heard: 0, failing_ms: null, why: '', is_open: false, back: null, gap: null};
 
 const can_ask = f => !document.hidden && !document.getElementById('token').open &&
                      (link.state !== 'lost' || (link.is_open && f.path === '/api/v1/status'));
@@ -246,6 +248,14 @@ function lose(why) {
 /* It answers that it cannot: it stands by, ends, or its loop stands still.  One that is busy can, in a moment. */
 const is_busy = error => error instanceof Refused && error.error?.code === 'limit';
 const is_unable = error => error instanceof Refused && (error.status === 503 || error.status === 504) && !is_busy(error);
+
+/* No error of the question's.  A broker that is busy, or a proxy before it, may answer in a moment: where none of
+ * the page's questions has a good answer for long, it does not matter what the others said. */
+function note_refusal(error) {
+  if (link.failing_ms === null) link.failing_ms = performance.now();
+  const has_failed = performance.now() - link.failing_ms > FAILING_MS;
+  if (is_unable(error) || has_failed) lose(`answers: ${error.error?.message || `status ${error.status}`}`);
+}
 
 function answers_again() {
   if (link.state === 'live' || !link.is_open) return;
@@ -610,7 +620,7 @@ function source_of(copy) {
   return copy.sources.find(s => s.name === copy.source) || most || (copy.source ? {name: copy.source, kind: 'worker', way: 'network', bytes: 0} : null);
 }
 
-/* Who fetched from whom, as rows with a depth: publishers, and what else is no copy, are roots. */
+/* Who fetched from whom, as rows with a depth: publishers, and other sources that are not copies, are roots. */
 function tree_of(v) {
   const copies = new Map(v.workers.map(c => [c.worker, c])), below = new Map(), roots = new Map();
   for (const c of v.workers) {
