@@ -7,7 +7,7 @@
 help:
 	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
 	@echo "make rl      a real RL run on two cores: TRL, workers that join and die, a picture (installs 1.6 GB, says so first)"
-	@echo "make test    install what is missing, build, and run all tests: about 45 minutes on two cores, 9 GB of disk"
+	@echo "make test    install what is missing, build, and run all tests: about an hour on two cores, 9 GB of disk"
 	@echo "             (HEDDLE_ENGINES=skip leaves the real engines out, which are 4.7 GB of it)"
 	@echo "make test-python of these, the Python package alone (250 MB to download the first time, says so first)"
 	@echo "make test-releases the plugin in vLLM 0.26 and 0.31; in 0.32, and in SGLang, what takes longer (6 GB more, says so first)"

@@ -23,8 +23,7 @@ C = """include/heddle core proto formats wire memory transfer client worker side
 PYTHON = "python/heddle python/tools tools examples bench".split()
 INSTALLED = "python/heddle"
 SHELL = "tools examples .ci".split()
-PAGES = """*.md docs/*.md docs/man/* python/*.md examples/*/*.md deploy/heddle.env
-           deploy/completion/*""".split()
+PAGES = """*.md docs/*.md docs/man/* python/*.md examples/*/*.md deploy/**/* http/page/*""".split()
 CITED = re.compile(r"`[a-z/_]+(?:\.c|\.py)?: [a-z0-9_]+`")         # a test
 # A comment, or a literal: what begins first ends first.
 C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.S)
