@@ -50,7 +50,7 @@ static const option_set_t SET = {
     "an offset (+01:00).\n"
     "A failure has a code: a version, a copy or a session that failed or was lost, a store that takes no "
     "records.\n"
-    "An earlier version that was kept to go back to, and that no process has any more, is none.",
+    "The loss of an earlier version that was only kept to go back to does not count.",
     OPTIONS,
     CLI_COMMON,
     NULL,

@@ -259,9 +259,10 @@ uint64_t versions_deadline(const versions_t *s); /* when VE_TICK is due; CLOCK_N
 const versions_entry_t *versions_find(const versions_t *s, uint64_t version);
 const versions_entry_t *versions_active(const versions_t *s);
 uint32_t versions_count(const versions_t *s, versions_state_t state); /* entries in it */
-/* How many decided versions the ACTIVE one is behind, at most.  Of decisions that did not come here, only the
- * number is known, and a decision may skip versions, or go back. 0: it is the one that was decided last, as
- * far as is known here; 1: none is ACTIVE. */
+/* How many decided versions the ACTIVE one is behind: the number of later decisions, or the difference of the
+ * version numbers where that is less.  Of decisions that did not come here, only the number is known, and a
+ * decision may skip versions, or go back.  0: it is the one that was decided last, as far as is known here;
+ * 1: none is ACTIVE. */
 uint64_t versions_lag(const versions_t *s);
 /* The one that is COMING; NULL: none. */
 const versions_entry_t *versions_coming(const versions_t *s);

@@ -19,7 +19,8 @@ bool active_is_served(const adapter_row_t *a, const member_t *member, const memb
            !sub->serving.is_refused;
 }
 
-/* How many later decisions the worker is behind.  At least 1 where it does not serve the active version. */
+/* How many versions were chosen after the one that it serves, each once.  At least 1 where it does not serve
+ * the active one. */
 uint64_t active_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub)
 {
     uint64_t active = a ? active_for(a, m) : 0;

@@ -203,13 +203,14 @@ HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *di
 HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
 /* [any; waits for a turn of the library's thread at most] Counters of this process as JSON
  * {"bytes_in","bytes_out","chunks_bad","retries","fenced"}: bytes fetched and served, chunks whose digest was
- * wrong, chunks asked for again, and sessions that a later one replaced (a restart of the broker is none).
- * And what it is at: "own_bytes" and "held_bytes" of memory, "slots" {"total","free","held"}, "session"
- * {"state" ("ready": the broker counts this worker; "draining": it is about
- * to leave),"joined_count"}, and for each of "adapters" {"name",
- * "version" that is served (0: none),"decision","decided_version" (the latest decision that came here),"lag"
- * (how many decided versions it is behind, at most),"versions" (how many, by state),"counts" {"staged",
- * "activated","failed"}}.  Free with heddle_free. */
+ * wrong, chunks asked for again, and sessions that a later one replaced (a restart of the broker does not
+ * count).  And what it is at: "own_bytes" and "held_bytes" of memory, "slots" {"total","free","held"},
+ * "session" {"state" ("ready": the broker counts this worker; "draining": it is about to leave),
+ * "joined_count"}, and for each of "adapters" {"name", "version" that is served (0: none), "decision",
+ * "decided_version" (the latest decision that came here), "lag" (versions that it is behind: the number of
+ * later decisions, or the difference of the version numbers where that is less; the broker, which knows each
+ * decision, may count more after a roll-back), "versions" (how many, by state), "counts" {"staged",
+ * "activated", "failed"}}.  Free with heddle_free. */
 HEDDLE_API int heddle_worker_stats(heddle_worker_t *w, char **ret_json);
 /* [any thread, signal handlers too] Makes next_event return INTERRUPTED once. */
 HEDDLE_API void heddle_worker_interrupt(heddle_worker_t *w);
