@@ -312,6 +312,7 @@ static bool take_kvs(const json_t *range, arena_t *arena, etcd_answer_t *a)
         if (!take_kv(kv, arena, a)) return false;
     }
     if (json_is_true(json_object_get(range, "more"))) a->has_more = true;
+    else if (take_u64(range, "count") > json_array_size(kvs)) return false; /* some were lost on the way */
     return true;
 }
 
@@ -329,21 +330,30 @@ static bool take_events(const json_t *events, arena_t *arena, etcd_answer_t *a)
     return true;
 }
 
+/* That of a stream, as of a keepalive, is wrapped. */
+static void take_error(const json_t *root, const json_t *error, etcd_answer_t *a)
+{
+    const json_t *from = json_is_object(error) ? error : root;
+    const char *text = json_string_value(json_object_get(from, "message"));
+    if (!text) text = json_string_value(error);
+    a->code = (int)take_u64(from, json_is_object(error) ? "grpc_code" : "code");
+    if (a->code <= 0) a->code = ETCD_UNAVAILABLE;
+    text_printf(a->message, sizeof a->message, "%s", text ? text : "an error without a text");
+}
+
+/* Each answer of etcd has its revision, which is 1 from the first on; only a watch that is canceled may have
+ * none.  Without it an object of another server would count, and be taken for a registry without rows. */
 static bool take_answer(const json_t *root, arena_t *arena, etcd_answer_t *a)
 {
-    /* An answer out of a stream, as that to a keepalive, is wrapped; and so may be its error. */
     const json_t *object = json_object_get(root, "result"), *error = json_object_get(root, "error");
-    if (!json_is_object(object)) object = root;
+    if (!json_is_object(object)) object = root; /* else of a stream */
     if (error) {
-        const json_t *from = json_is_object(error) ? error : root;
-        const char *text = json_string_value(json_object_get(from, "message"));
-        if (!text) text = json_string_value(error);
-        a->code = (int)take_u64(from, json_is_object(error) ? "grpc_code" : "code");
-        if (a->code <= 0) a->code = ETCD_UNAVAILABLE;
-        text_printf(a->message, sizeof a->message, "%s", text ? text : "an error without a text");
+        take_error(root, error, a);
         return true;
     }
     a->revision = take_u64(json_object_get(object, "header"), "revision");
+    a->is_canceled = json_is_true(json_object_get(object, "canceled"));
+    if (!a->revision && !a->is_canceled) return false;
     a->lease = take_u64(object, "ID");
     a->ttl_s = take_u64(object, "TTL");
     a->succeeded = json_is_true(json_object_get(object, "succeeded"));
@@ -351,7 +361,6 @@ static bool take_answer(const json_t *root, arena_t *arena, etcd_answer_t *a)
     a->token = token ? arena_text(arena, token, strlen(token)) : NULL;
     if (token && !a->token) return false;
 
-    a->is_canceled = json_is_true(json_object_get(object, "canceled"));
     const json_t *events = json_object_get(object, "events");
     size_t i, count = json_array_size(json_object_get(object, "kvs")) + json_array_size(events);
     const json_t *response, *responses = json_object_get(object, "responses");

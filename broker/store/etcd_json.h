@@ -82,7 +82,7 @@ typedef struct {
     size_t kv_count;
 } etcd_answer_t;
 
-/* False: no answer of etcd, or no memory in the arena, of which all borrows. */
+/* False: no answer of etcd, or one that is not whole, or no memory in the arena, of which all borrows. */
 bool etcd_answer_read(bytes_t body, arena_t *arena, etcd_answer_t *ret_answer);
 
 #endif

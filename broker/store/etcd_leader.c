@@ -572,6 +572,7 @@ static int start_reading(etcd_leader_t *l, uint64_t now_us)
     if (rc) return refuse(l, rc, "the rows", "no memory", "start the broker again");
     buf_clear(&l->after);
     l->page_revision = 0;
+    l->has_last = false;
     l->state = ETCD_READING;
     read_page(l, now_us);
     return HEDDLE_OK;
@@ -588,6 +589,7 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
             buf_clear(&l->after);
             buf_add(&l->after, key.data, key.bytes);
         }
+        if (is_key(key, LAST)) l->has_last = is_key(a->kvs[i].value, l->marker);
         if (!etcd_follow_is_beside(key)) rc = rows_read(l->rows, key, a->kvs[i].value, &error);
     }
     if (!rc && l->after.failed) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to read the rows");
@@ -597,6 +599,8 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     if (rc) {
         l->why = error;
         stop(l, ETCD_REFUSED);
+    } else if (is_last && !l->has_last) {
+        lose(l, "what it read from etcd does not end with what it wrote");
     } else if (is_last) {
         l->state = ETCD_LEADING;
         work(l)->is_wanted = false;

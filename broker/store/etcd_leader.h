@@ -20,6 +20,7 @@
  *             another one was first, or not known     -> LOOKING
  *             etcd has no room, and it is to serve    -> STANDBY    and it looks again in a second
  *   READING   all rows are there                      -> LEADING
+ *             and `last` is not what TAKE wrote       -> LOST
  *   LEADING   etcd_leader_commit                      -> LEADING    COMMIT, until its outcome is known
  *             a comparison failed, the lease ended    -> LOST
  *   any       etcd_leader_end                         -> ENDING     the lease is revoked
@@ -174,6 +175,7 @@ typedef struct {
     bool has_yielded;   /* etcd_leader_has_yielded */
     etcd_follow_t follow;
     uint64_t page_revision;         /* READING: as of which; its page is that of `follow` */
+    bool has_last;                  /* READING: `last` was read, and is `marker` */
     char marker[ETCD_MARKER_BYTES]; /* of the last transaction of this run */
     uint64_t tries; /* the number of its last try; that of one that was refused is not used again */
     int refused;    /* the commit was, with this code, and it is looked up whether it happened; 0 */

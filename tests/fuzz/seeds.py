@@ -263,16 +263,18 @@ def etcd_answers():
                 (b64(key), b64(value), more))
     looked = ('{"header":{"revision":"4"},"succeeded":true,"responses":[{"response_range":{"kvs":[%s]}}]}' %
               kv(b"p/meta", meta))
-    granted, taken = '{"ID":"9","TTL":"5"}', '{"header":{"revision":"5"},"succeeded":true}'
-    rows = '{"header":{"revision":"5"},"kvs":[%s,%s,%s]}' % (
-        kv(b"p/f/a", floor), kv(b"p/leader", b"r h", ',"lease":"9"'), kv(b"p/meta", meta))
-    lost = '{"responses":[{"response_range":{}},{"response_range":{"kvs":[%s]}}]}' % kv(b"p/last", b"other.1")
-    happened = '{"responses":[{"response_range":{}},{"response_range":{"kvs":[%s]}}]}' % kv(b"p/last", b"r.1")
+    header = '{"header":{"revision":"5"},'
+    granted, taken = header + '"ID":"9","TTL":"5"}', header + '"succeeded":true}'
+    rows = header + '"kvs":[%s,%s,%s,%s]}' % (
+        kv(b"p/f/a", floor), kv(b"p/last", b"r.0"), kv(b"p/leader", b"r h", ',"lease":"9"'),
+        kv(b"p/meta", meta))
+    failed = header + '"responses":[{"response_range":{}},{"response_range":{"kvs":[%s]}}]}'
+    lost, happened = failed % kv(b"p/last", b"other.1"), failed % kv(b"p/last", b"r.1")
     leading = [(0, looked), (1, granted), (0, taken), (0, rows)]
     for name, answers in {
-            "leads": leading + [(0, taken), (1, '{"result":{"TTL":"5"}}'), (0, taken)],
+            "leads": leading + [(0, taken), (1, '{"result":%s"TTL":"5"}}' % header), (0, taken)],
             "lost": leading + [(0, lost)], "happened": leading + [(56, ""), (0, happened)],
-            "lease-ended": leading + [(1, '{"result":{}}')],
+            "lease-ended": leading + [(1, '{"result":%s"ID":"9"}}' % header)],
             "standby": [(0, looked.replace("]}}]", "," + kv(b"p/leader", b"x y") + "]}}]"))],
             "denied": [(0, '{"error":"etcdserver: permission denied","code":7}')],
             "full": leading + [(0, '{"error":"etcdserver: mvcc: database space exceeded","code":8}')],

@@ -194,14 +194,9 @@ static inline json_t *fake_range(const fake_etcd_t *f, const json_t *range)
 {
     uint64_t limit = fake_number(range, "limit"), n = 0;
     json_t *kvs = json_array();
-    bool has_more = false;
     for (int i = 0; i < f->count; i++) {
         const fake_key_t *k = &f->keys[i];
-        if (!fake_is_in(k, range)) continue;
-        if (limit && n++ == limit) {
-            has_more = true;
-            break;
-        }
+        if (!fake_is_in(k, range) || (n++ >= limit && limit)) continue;
         char created[24], changed[24], lease[24];
         snprintf(created, sizeof created, "%llu", (unsigned long long)k->created);
         snprintf(changed, sizeof changed, "%llu", (unsigned long long)k->changed);
@@ -213,8 +208,10 @@ static inline json_t *fake_range(const fake_etcd_t *f, const json_t *range)
         if (k->lease) json_object_set_new(kv, "lease", json_string(lease));
         json_array_append_new(kvs, kv);
     }
-    json_t *answer = json_pack("{s:o}", "kvs", kvs);
-    if (has_more) json_object_set_new(answer, "more", json_true());
+    char count[24];
+    snprintf(count, sizeof count, "%llu", (unsigned long long)n);
+    json_t *answer = json_pack("{s:o, s:s}", "kvs", kvs, "count", count);
+    if (limit && n > limit) json_object_set_new(answer, "more", json_true());
     return answer;
 }
 
@@ -363,12 +360,22 @@ static inline json_t *fake_watch(const fake_etcd_t *f, const json_t *request, ui
     return json_pack("{s:o}", "result", result);
 }
 
+/* In front of what an answer says, of a stream within its wrapping. */
+static inline void fake_add_header(const fake_etcd_t *f, json_t *answer)
+{
+    char revision[24];
+    json_t *result = json_object_get(answer, "result");
+    snprintf(revision, sizeof revision, "%llu", (unsigned long long)f->revision);
+    json_object_set_new(result ? result : answer, "header", json_pack("{s:s}", "revision", revision));
+}
+
 /* Borrowed until the next call.  `from`: of a watch that has begun, the next revision. */
 static inline bytes_t fake_etcd_go_on(fake_etcd_t *f, bytes_t body, uint64_t from)
 {
     json_t *request = json_loadb(body.data, body.bytes, 0, NULL);
     fake_must(request != NULL, "a request is no JSON");
     json_t *answer = fake_watch(f, request, from);
+    fake_add_header(f, answer);
     free(f->answer);
     f->answer = json_dumps(answer, JSON_COMPACT);
     json_decref(answer);
@@ -401,9 +408,7 @@ static inline bytes_t fake_etcd_do(fake_etcd_t *f, etcd_call_t call, bytes_t bod
     else if (call == ETCD_RANGE) answer = fake_range(f, request);
     else if (call == ETCD_STREAM) answer = fake_watch(f, request, 0);
     else answer = fake_lease(f, call, request);
-    char revision[24];
-    snprintf(revision, sizeof revision, "%llu", (unsigned long long)f->revision);
-    json_object_set_new(answer, "header", json_pack("{s:s}", "revision", revision));
+    fake_add_header(f, answer);
     free(f->answer);
     f->answer = json_dumps(answer, JSON_COMPACT);
     json_decref(answer);

@@ -20,27 +20,50 @@ static etcd_answer_t answer_of(const char *text)
     return a;
 }
 
+#define HEADER "\"header\":{\"revision\":\"12\"}"
+
 Test(etcd_json, what_is_no_answer_is_refused)
 {
     static const char *const TEXTS[] = {"",
                                         "<html>",
                                         "[]",
                                         "7",
-                                        "{\"kvs\":[{\"key\":7}]}",
-                                        "{\"kvs\":[{\"key\":\"YQ=\"}]}",
-                                        "{\"kvs\":[{\"key\":\"YQ*=\"}]}",
-                                        "{\"kvs\":[{\"key\":\"Y\\u0000==\"}]}",
-                                        "{\"kvs\":[{\"key\":\"YQ==\",\"value\":false}]}",
-                                        "{\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"a\"}]}}]}"};
+                                        "{" HEADER ",\"kvs\":[{\"key\":7}]}",
+                                        "{" HEADER ",\"kvs\":[{\"key\":\"YQ=\"}]}",
+                                        "{" HEADER ",\"kvs\":[{\"key\":\"YQ*=\"}]}",
+                                        "{" HEADER ",\"kvs\":[{\"key\":\"Y\\u0000==\"}]}",
+                                        "{" HEADER ",\"kvs\":[{\"key\":\"YQ==\",\"value\":false}]}",
+                                        "{" HEADER
+                                        ",\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"a\"}]}}]}"};
     etcd_answer_t a = {.code = 77};
     for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) cr_assert(!take(TEXTS[i], &a), "%s", TEXTS[i]);
     cr_assert_eq(a.code, 77);
 }
 
+/* A gateway in front of etcd answers with objects of its own, and one may lose a part of an answer. */
+Test(etcd_json, an_answer_without_a_revision_or_with_a_part_missing_is_none)
+{
+    static const char *const TEXTS[] = {"{}",
+                                        "{\"message\":\"no healthy upstream\"}",
+                                        "{\"kvs\":[{\"key\":\"YQ==\"}]}",
+                                        "{\"header\":{},\"succeeded\":true}",
+                                        "{\"header\":{\"revision\":\"0\"}}",
+                                        "{" HEADER ",\"result\":{\"TTL\":\"5\"}}",
+                                        "{" HEADER ",\"count\":\"2\"}",
+                                        "{" HEADER ",\"kvs\":[{\"key\":\"YQ==\"}],\"count\":\"2\"}",
+                                        "{" HEADER
+                                        ",\"responses\":[{\"response_range\":{\"count\":\"1\"}}]}"};
+    etcd_answer_t a;
+    for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) cr_assert(!take(TEXTS[i], &a), "%s", TEXTS[i]);
+    a = answer_of("{" HEADER ",\"kvs\":[{\"key\":\"YQ==\"}],\"more\":true,\"count\":\"2\"}");
+    cr_assert(a.has_more && a.revision == 12);
+}
+
 Test(etcd_json, keys_and_values_are_as_they_were_put)
 {
     etcd_answer_t a = answer_of(
-        "{\"kvs\":[{\"key\":\"YQ==\",\"value\":\"YWI=\",\"lease\":\"9\"},{\"key\":\"YWJj\",\"value\":\"\"},"
+        "{" HEADER
+        ",\"kvs\":[{\"key\":\"YQ==\",\"value\":\"YWI=\",\"lease\":\"9\"},{\"key\":\"YWJj\",\"value\":\"\"},"
         "{\"create_revision\":\"4\",\"mod_revision\":5}],\"more\":true}");
     cr_assert_eq(a.kv_count, 3);
     cr_assert(a.has_more);
@@ -54,11 +77,12 @@ Test(etcd_json, keys_and_values_are_as_they_were_put)
 Test(etcd_json, the_ranges_of_a_transaction_come_one_behind_the_other)
 {
     etcd_answer_t a =
-        answer_of("{\"succeeded\":true,\"responses\":[{},{\"response_range\":{\"kvs\":[{\"key\":\"YQ==\"}]}},"
+        answer_of("{" HEADER
+                  ",\"succeeded\":true,\"responses\":[{},{\"response_range\":{\"kvs\":[{\"key\":\"YQ==\"}]}},"
                   "{\"response_range\":{}},{\"response_range\":{\"kvs\":[{\"key\":\"Yg==\"}]}}]}");
     cr_assert(a.succeeded && a.kv_count == 2 && !a.has_more);
     cr_assert(!memcmp(a.kvs[1].key.data, "b", 1));
-    cr_assert(!answer_of("{\"succeeded\":false}").succeeded);
+    cr_assert(!answer_of("{" HEADER ",\"succeeded\":false}").succeeded);
 }
 
 /* 64 bits as text, a number where a release writes one, and 0 for all that is none. */
@@ -67,20 +91,20 @@ Test(etcd_json, numbers)
     static const struct {
         const char *text;
         uint64_t ttl;
-    } OF[] = {{"{\"TTL\":\"5\"}", 5},
-              {"{\"TTL\":7}", 7},
-              {"{\"TTL\":-1}", 0},
-              {"{\"TTL\":\"-1\"}", 0},
-              {"{\"TTL\":\"5x\"}", 0},
-              {"{\"TTL\":\"5 \"}", 0},
-              {"{\"TTL\":\"\"}", 0},
-              {"{\"TTL\":null}", 0},
-              {"{\"TTL\":\"18446744073709551610\"}", 0},
-              {"{\"TTL\":\"18446744073709551609\"}", 18446744073709551609ull},
-              {"{\"TTL\":\"99999999999999999999\"}", 0},
-              {"{\"result\":{\"TTL\":\"4\"},\"TTL\":\"3\"}", 4},
-              {"{\"result\":1,\"TTL\":\"3\"}", 3},
-              {"{}", 0}};
+    } OF[] = {{"{" HEADER ",\"TTL\":\"5\"}", 5},
+              {"{" HEADER ",\"TTL\":7}", 7},
+              {"{" HEADER ",\"TTL\":-1}", 0},
+              {"{" HEADER ",\"TTL\":\"-1\"}", 0},
+              {"{" HEADER ",\"TTL\":\"5x\"}", 0},
+              {"{" HEADER ",\"TTL\":\"5 \"}", 0},
+              {"{" HEADER ",\"TTL\":\"\"}", 0},
+              {"{" HEADER ",\"TTL\":null}", 0},
+              {"{" HEADER ",\"TTL\":\"18446744073709551610\"}", 0},
+              {"{" HEADER ",\"TTL\":\"18446744073709551609\"}", 18446744073709551609ull},
+              {"{" HEADER ",\"TTL\":\"99999999999999999999\"}", 0},
+              {"{\"result\":{" HEADER ",\"TTL\":\"4\"},\"TTL\":\"3\"}", 4},
+              {"{" HEADER ",\"result\":1,\"TTL\":\"3\"}", 3},
+              {"{" HEADER "}", 0}};
     for (size_t i = 0; i < sizeof OF / sizeof *OF; i++)
         cr_assert_eq(answer_of(OF[i].text).ttl_s, OF[i].ttl, "%s", OF[i].text);
 }
@@ -93,7 +117,7 @@ Test(etcd_json, a_watch_and_what_it_says)
         buf_text(&out),
         "{\"create_request\":{\"key\":\"cC8=\",\"range_end\":\"cDA=\",\"start_revision\":\"9\"}}");
     buf_fini(&out);
-    etcd_answer_t a = answer_of("{\"result\":{\"header\":{\"revision\":\"12\"},\"events\":["
+    etcd_answer_t a = answer_of("{\"result\":{" HEADER ",\"events\":["
                                 "{\"kv\":{\"key\":\"cC9h\",\"value\":\"eA==\",\"mod_revision\":\"11\"}},"
                                 "{\"type\":\"DELETE\",\"kv\":{\"key\":\"cC9i\",\"mod_revision\":\"12\"}},"
                                 "{\"type\":7,\"kv\":1}]}}");
@@ -132,11 +156,12 @@ Test(etcd_json, an_answer_takes_no_more_memory_than_it_may)
 {
     etcd_answer_t a;
     arena.limit = 64;
-    cr_assert(!take("{\"kvs\":[{},{},{},{}]}", &a));
+    cr_assert(!take("{" HEADER ",\"kvs\":[{},{},{},{}]}", &a));
     arena_fini(&arena);
     arena = (arena_t){.limit = 256};
     cr_assert(!take(
-        "{\"kvs\":[{\"value\":\"QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVpBQkNERUZHSElKS0xNTk9QUVJTVFVWV1hZWkFCQ0RF"
+        "{" HEADER
+        ",\"kvs\":[{\"value\":\"QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVpBQkNERUZHSElKS0xNTk9QUVJTVFVWV1hZWkFCQ0RF"
         "RkdISUpLTE1OT1BRUlNUVVZXWFlaQUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVpBQkNERUZHSElKS0xNTk9QUVJTVFVWV1hZWkFB"
         "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFB"
         "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFB"

@@ -1130,6 +1130,8 @@ Test(etcd_leader, a_full_etcd_that_goes_silent_is_waited_for)
     cr_assert_eq(outcome(0), HEDDLE_OK);
 }
 
+#define HEADER "\"header\":{\"revision\":\"9\"}"
+
 static void answer_text(int i, int lane, const char *text)
 {
     T.sent[i][lane].is_there = false;
@@ -1783,7 +1785,8 @@ Test(etcd_leader, a_standby_says_that_a_row_does_not_come_and_asks_once_a_while)
 
 Test(etcd_leader, answers_that_are_none_are_no_answers)
 {
-    static const char *const TEXTS[] = {"", "<html>", "[]", "{\"kvs\":[{\"key\":\"*\"}]}", "{\"error\":"};
+    static const char *const TEXTS[] = {"",           "<html>", "[]", "{}", "{\"kvs\":[{\"key\":\"*\"}]}",
+                                        "{\"error\":"};
     open_run(0);
     for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) {
         cr_assert(send_one(0, ETCD_WORK), "%zu", i);
@@ -1826,7 +1829,7 @@ Test(etcd_leader, a_user_logs_in_before_all_else)
     cr_assert_eq(body.bytes, strlen(ASKED));
     cr_assert_eq(memcmp(body.data, ASKED, body.bytes), 0);
     cr_assert_eq(etcd_leader_due(&T.runs[0]), CLOCK_NEVER, "all else waits for the answer");
-    answer_text(0, ETCD_LOGIN, "{\"token\":\"abc.1\"}");
+    answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"abc.1\"}");
     takes_token(0, "abc.1");
     leads(0);
 }
@@ -1843,7 +1846,7 @@ Test(etcd_leader, an_etcd_without_users_asks_for_no_token)
 Test(etcd_leader, a_user_that_etcd_does_not_let_in_is_refused)
 {
     static const char *const OF[] = {
-        "{\"error\":\"authentication failed, invalid user ID or password\",\"code\":3}", "{}"};
+        "{\"error\":\"authentication failed, invalid user ID or password\",\"code\":3}", "{" HEADER "}"};
     for (int i = 0; i < 2; i++) {
         open_user(i);
         cr_assert(send_one(i, ETCD_LOGIN));
@@ -1861,7 +1864,7 @@ Test(etcd_leader, a_token_that_is_none_any_more_is_asked_for_again_and_the_commi
                                      "{\"error\":\"etcdserver: user name is empty\",\"code\":3}"};
     open_user(0);
     cr_assert(send_one(0, ETCD_LOGIN));
-    answer_text(0, ETCD_LOGIN, "{\"token\":\"one\"}");
+    answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"one\"}");
     leads(0);
     for (uint64_t n = 1; n <= 3; n++) {
         cr_assert_eq(begin_floor(0, n), HEDDLE_ERR_AGAIN);
@@ -1872,7 +1875,7 @@ Test(etcd_leader, a_token_that_is_none_any_more_is_asked_for_again_and_the_commi
         cr_assert(!send_one(0, ETCD_LOGIN), "once a second at most");
         pass(1000);
         cr_assert(send_one(0, ETCD_LOGIN));
-        answer_text(0, ETCD_LOGIN, "{\"token\":\"two\"}");
+        answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"two\"}");
         takes_token(0, "two");
         turn(0);
         cr_assert_eq(outcome(0), HEDDLE_OK);
@@ -1886,7 +1889,7 @@ Test(etcd_leader, a_leader_whose_user_is_refused_refuses_what_was_not_sent_befor
     for (int is_unknown = 0; is_unknown < 2; is_unknown++) {
         open_user(0);
         cr_assert(send_one(0, ETCD_LOGIN));
-        answer_text(0, ETCD_LOGIN, "{\"token\":\"one\"}");
+        answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"one\"}");
         leads(0);
         cr_assert_eq(begin_floor(0, 1), HEDDLE_ERR_AGAIN);
         cr_assert(send_one(0, ETCD_WORK));
@@ -1954,6 +1957,34 @@ Test(etcd_leader, what_was_compacted_while_it_was_read_is_read_again)
     leads(0);
 }
 
+/* By a gateway in front of etcd, in place of the second page. */
+Test(etcd_leader, an_object_that_is_not_of_etcd_does_not_end_the_registry)
+{
+    uint64_t bytes = make_many_rows();
+    end_run(0);
+    open_run(1);
+    until(1, ETCD_READING);
+    cr_assert(send_one(1, ETCD_WORK));
+    answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+    cr_assert(send_one(1, ETCD_WORK));
+    answer_text(1, ETCD_WORK, "{\"message\":\"no healthy upstream\"}");
+    cr_assert_eq(T.runs[1].state, ETCD_READING);
+    cr_assert_not_null(strstr(T.runs[1].trouble, "not an etcd"), "%s", T.runs[1].trouble);
+    pass(200);
+    leads(1);
+    cr_assert_eq(rows_bytes(T.runs[1].rows), bytes);
+}
+
+Test(etcd_leader, rows_without_what_it_wrote_itself_are_not_led_with)
+{
+    open_run(0);
+    until(0, ETCD_READING);
+    cr_assert(send_one(0, ETCD_WORK));
+    answer_text(0, ETCD_WORK, "{" HEADER "}");
+    cr_assert_eq(T.runs[0].state, ETCD_LOST);
+    cr_assert_not_null(strstr(T.runs[0].why.message, "what it wrote"), "%s", T.runs[0].why.message);
+}
+
 Test(etcd_leader, a_lease_that_ends_while_rows_are_read_loses_the_lead)
 {
     open_run(0);
@@ -1982,7 +2013,8 @@ Test(etcd_leader, a_lease_that_ended_before_the_lead_was_taken_is_granted_anew)
 
 Test(etcd_leader, a_grant_without_a_lease_is_asked_for_again)
 {
-    static const char *const NONE[] = {"{\"TTL\":\"5\"}", "{\"ID\":\"7\"}", "{\"error\":\"x\",\"code\":5}"};
+    static const char *const NONE[] = {"{" HEADER ",\"TTL\":\"5\"}", "{" HEADER ",\"ID\":\"7\"}",
+                                       "{\"error\":\"x\",\"code\":5}"};
     open_run(0);
     until(0, ETCD_TAKING);
     for (size_t i = 0; i < sizeof NONE / sizeof *NONE; i++) {
@@ -2033,7 +2065,7 @@ Test(etcd_leader, a_login_that_is_refused_ends_no_commit_that_is_under_way)
 {
     open_user(0);
     cr_assert(send_one(0, ETCD_LOGIN));
-    answer_text(0, ETCD_LOGIN, "{\"token\":\"one\"}");
+    answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"one\"}");
     leads(0);
     pass(2000);
     begin_floor(0, 1);
