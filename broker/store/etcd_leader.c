@@ -4,6 +4,8 @@
 #include "core/clock.h"
 #include "core/errors.h"
 
+#include <stdlib.h>
+
 #define LEADER ETCD_KEY_LEADER
 #define LAST ETCD_KEY_LAST
 #define META ETCD_KEY_META
@@ -509,24 +511,55 @@ static void show_standby(etcd_leader_t *l, uint64_t now_us)
     l->shown.sent_us = now_us;
 }
 
+/* Of a marker of this run.  False: it is another one's. */
+static bool take_number(const etcd_leader_t *l, bytes_t value, uint64_t *ret_number)
+{
+    char text[MARKER_BYTES];
+    size_t run = strlen(l->opts.run);
+    text_printf(text, sizeof text, "%.*s", (int)value.bytes, (const char *)value.data);
+    if (strncmp(text, l->opts.run, run) || text[run] != '.') return false;
+    *ret_number = strtoull(text + run + 1, NULL, 10);
+    return true;
+}
+
+/* With what says that this broker leads on. */
 static void read_brokers(etcd_leader_t *l, uint64_t due_us)
 {
     etcd_txn_t t;
     if (!l->opts.own) return;
+    (void)take_number(l, bytes_of(l->marker, strlen(l->marker)), &l->asked_number);
     etcd_txn_begin(&t, want(l, ETCD_BROKERS, ETCD_TXN, due_us), l->opts.prefix);
+    etcd_txn_get(&t, LEADER);
+    etcd_txn_get(&t, LAST);
     get_brokers(&t);
     etcd_txn_end(&t);
+}
+
+/* A snapshot that was restored may have the lease, so that keepalives succeed, and neither the key nor what
+ * was acknowledged since.  Commits fail by that; answers to what only reads do not. */
+static void lose_if_restored(etcd_leader_t *l, const etcd_answer_t *a)
+{
+    bool has_key = false, has_last = false;
+    uint64_t number;
+    for (size_t i = 0; i < a->kv_count; i++) {
+        const etcd_kv_t *kv = &a->kvs[i];
+        bytes_t key = short_key(l, kv->key);
+        if (is_key(key, LEADER)) has_key = is_own(l, kv) && kv->create_revision == l->created_revision;
+        if (is_key(key, LAST)) has_last = take_number(l, kv->value, &number) && number >= l->asked_number;
+    }
+    if (!has_key) lose(l, "its key in etcd is gone");
+    else if (!has_last) lose(l, "etcd does not have what it recorded, as after a snapshot was restored");
 }
 
 static void take_brokers(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
     l->brokers.count = 0;
     for (size_t i = 0; i < a->kv_count; i++) {
-        bytes_t run = short_key(l, a->kvs[i].key);
-        bool is_own =
-            run.bytes == strlen(ETCD_KEY_BROKERS) + strlen(l->opts.run) &&
-            !memcmp((const char *)run.data + strlen(ETCD_KEY_BROKERS), l->opts.run, strlen(l->opts.run));
-        if (!is_own) (void)brokers_add(&l->brokers, a->kvs[i].value);
+        bytes_t key = short_key(l, a->kvs[i].key);
+        size_t below = strlen(ETCD_KEY_BROKERS);
+        if (key.bytes < below || memcmp(key.data, ETCD_KEY_BROKERS, below)) continue;
+        bytes_t run = bytes_of((const char *)key.data + below, key.bytes - below);
+        if (!is_key(run, l->opts.run)) (void)brokers_add(&l->brokers, a->kvs[i].value);
     }
     l->brokers.revision = a->revision;
     l->brokers.seen_us = now_us;
@@ -542,6 +575,7 @@ static void on_brokers(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, u
     l->lanes[ETCD_BROKERS].is_wanted = false;
     if (is_read && needs_login(l, &a) && !is_logging_in(l)) log_in(l, now_us);
     if (l->state == ETCD_STANDBY && is_good) l->shown.lease = l->shown.with;
+    if (l->state == ETCD_LEADING && is_good) lose_if_restored(l, &a);
     if (l->state == ETCD_LEADING) {
         if (is_good) take_brokers(l, &a, now_us);
         if (is_good) l->failures = 0;

@@ -22,7 +22,8 @@
  *   READING   all rows are there                      -> LEADING
  *             and `last` is not what TAKE wrote       -> LOST
  *   LEADING   etcd_leader_commit                      -> LEADING    COMMIT, until its outcome is known
- *             a comparison failed, the lease ended    -> LOST
+ *             a comparison failed, the lease ended,
+ *             its key or its last marker is not there -> LOST
  *   any       etcd_leader_end                         -> ENDING     the lease is revoked
  *   ENDING    answered, or no answer in ETCD_END_MS   -> ENDED
  *
@@ -35,8 +36,8 @@
  *             all are there, and the registry goes on in another store
  *   b/RUN     the row of a standby (broker/brokers.h), bound to a lease of its own.  The standby writes it
  *             when what it says has changed, once a second at most; the leader reads all of them with
- *             TAKE, and then once a second.  Nothing is decided by them, and one that is not taken is
- *             written again later
+ *             TAKE, and then once a second, with its own key and `last`.  Nothing is decided by them, and
+ *             one that is not taken is written again later
  *
  * TAKE makes the leader's key only if there is none and meta, import and the marker in `last` are as they
  * were read, and raises the epoch in meta.  A standby that has followed all rows up to that marker leads
@@ -177,9 +178,10 @@ typedef struct {
     uint64_t page_revision;         /* READING: as of which; its page is that of `follow` */
     bool has_last;                  /* READING: `last` was read, and is `marker` */
     char marker[ETCD_MARKER_BYTES]; /* of the last transaction of this run */
-    uint64_t tries; /* the number of its last try; that of one that was refused is not used again */
-    int refused;    /* the commit was, with this code, and it is looked up whether it happened; 0 */
-    uint64_t steps; /* so many answers of the lane WORK were of use */
+    uint64_t tries;        /* the number of its last try; that of one that was refused is not used again */
+    int refused;           /* the commit was, with this code, and it is looked up whether it happened; 0 */
+    uint64_t steps;        /* so many answers of the lane WORK were of use */
+    uint64_t asked_number; /* LEADING: of the last marker that was confirmed, when it asked for its key */
     bool is_committing, has_outcome;
     int outcome;                   /* of the commit */
     heddle_error_t why;            /* of the outcome; of LOST and REFUSED */

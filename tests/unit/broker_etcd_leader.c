@@ -1800,6 +1800,64 @@ Test(etcd_leader, answers_that_are_none_are_no_answers)
     cr_assert_eq(T.runs[0].state, ETCD_LEADING);
 }
 
+/* ---- a snapshot is restored under a broker that leads ---- */
+
+static void notices_restore(int i, const fake_keys_t *snapshot, const char *why)
+{
+    fake_etcd_restore(&T.etcd, snapshot);
+    pass(1000);
+    turn(i);
+    cr_assert_eq(T.runs[i].state, ETCD_LOST);
+    cr_assert_not_null(strstr(T.runs[i].why.message, why), "%s", T.runs[i].why.message);
+}
+
+/* It has the lease, of its time as a standby: keepalives succeed. */
+Test(etcd_leader, a_leader_whose_key_is_restored_away_leads_no_more)
+{
+    fake_keys_t snapshot;
+    open_listed(0);
+    open_listed(1);
+    leads(0);
+    turn(1);
+    fake_etcd_save(&T.etcd, &snapshot);
+    uint64_t lease = T.runs[1].lease;
+    end_run(0);
+    leads(1);
+    cr_assert(lease && T.runs[1].lease == lease);
+    notices_restore(1, &snapshot, "its key in etcd is gone");
+    fake_etcd_forget(&snapshot);
+}
+
+Test(etcd_leader, a_leader_whose_last_commit_is_restored_away_leads_no_more)
+{
+    fake_keys_t snapshot;
+    open_listed(0);
+    leads(0);
+    fake_etcd_save(&T.etcd, &snapshot);
+    record_floor(0, 1);
+    pass(1000);
+    leads(0);
+    notices_restore(0, &snapshot, "does not have what it recorded");
+    fake_etcd_forget(&snapshot);
+}
+
+/* What etcd had when it was asked is older, and no reason to end. */
+Test(etcd_leader, a_commit_that_overtakes_the_look_for_the_key_changes_nothing)
+{
+    buf_t before = {0};
+    open_listed(0);
+    leads(0);
+    record_floor(0, 1);
+    pass(1000);
+    cr_assert(send_one(0, ETCD_BROKERS));
+    bytes_t found = fake_etcd_do(&T.etcd, ETCD_TXN, buf_view(&T.sent[0][ETCD_BROKERS].body));
+    buf_add(&before, found.data, found.bytes);
+    record_floor(0, 2);
+    etcd_leader_answer(&T.runs[0], ETCD_BROKERS, ETCD_ANSWERED, buf_view(&before), T.now_us);
+    cr_assert_eq(T.runs[0].state, ETCD_LEADING, "%s", T.runs[0].why.message);
+    buf_fini(&before);
+}
+
 /* ---- answers at odd moments ---- */
 
 static void refuses_to_start(int i, int code, const char *what, const char *why)
