@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 enum { EVENTS = 16, URL_BYTES = 320, CONNECT_TIMEOUT_MS = 2000 };
-enum { TOKEN_BYTES = 8192 }; /* a signed token has some hundreds */
+enum { SILENT_S = 10, PROBE_S = 3 }; /* a watch may be silent for as long as the registry does not change */
+enum { TOKEN_BYTES = 8192 };         /* a signed token has some hundreds */
 
 typedef struct {
     CURL *curl;
@@ -214,15 +215,25 @@ static bool set_up_tls(CURL *curl, const etcd_http_opts_t *o)
            !curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
 }
 
+/* With HTTP/2, which etcd offers over TLS, all lanes share one connection.  A request that is late ends its
+ * stream alone, and the next one goes over the same connection, which may have gone silent for good. */
+static bool set_up_connection(CURL *curl)
+{
+    return !curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1) &&
+           !curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_TIMEOUT_MS) &&
+           !curl_easy_setopt(curl, CURLOPT_TCP_KEEPALIVE, 1L) &&
+           !curl_easy_setopt(curl, CURLOPT_TCP_KEEPIDLE, (long)SILENT_S) &&
+           !curl_easy_setopt(curl, CURLOPT_TCP_KEEPINTVL, (long)PROBE_S);
+}
+
 static bool set_up_lane(etcd_http_t *h, lane_t *lane)
 {
     lane->curl = curl_easy_init();
-    return lane->curl && set_up_tls(lane->curl, &h->opts) &&
+    return lane->curl && set_up_tls(lane->curl, &h->opts) && set_up_connection(lane->curl) &&
            !curl_easy_setopt(lane->curl, CURLOPT_WRITEFUNCTION, on_body) &&
            !curl_easy_setopt(lane->curl, CURLOPT_WRITEDATA, lane) &&
            !curl_easy_setopt(lane->curl, CURLOPT_ERRORBUFFER, lane->why) &&
            !curl_easy_setopt(lane->curl, CURLOPT_NOSIGNAL, 1L) &&
-           !curl_easy_setopt(lane->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_TIMEOUT_MS) &&
            !curl_easy_setopt(lane->curl, CURLOPT_PROXY, "") && /* never by a proxy of the environment */
            !curl_easy_setopt(lane->curl, CURLOPT_PROTOCOLS_STR, "http,https");
 }
