@@ -17,6 +17,7 @@ enum { TOKEN_BYTES = 8192 };         /* a signed token has some hundreds */
 typedef struct {
     CURL *curl;
     bool is_busy, is_stream;
+    bool is_out;   /* bytes of the request may have arrived */
     uint64_t sent; /* so many requests, this one among them */
     struct curl_slist *headers;
     buf_t body;  /* of the answer */
@@ -67,6 +68,19 @@ static int on_socket(CURL *curl, curl_socket_t fd, int what, void *self, void *k
     return 0;
 }
 
+/* With a connection, before anything is sent.  libcurl sends a request again by itself, where a connection
+ * that was kept ends without an answer, and then says what became of the last try alone.  The first one may
+ * have happened, though the second one is refused.  So it is not sent again here: the leader repeats it, as
+ * one of which an earlier try may have happened. */
+static int on_connected(void *lane_at, char *address, char *own_address, int port, int own_port)
+{
+    lane_t *lane = lane_at;
+    bool was_out = lane->is_out;
+    (void)address, (void)own_address, (void)port, (void)own_port;
+    lane->is_out = true;
+    return was_out ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+}
+
 static int on_timer(CURLM *multi, long ms, void *self)
 {
     etcd_http_t *h = self;
@@ -111,6 +125,7 @@ bool etcd_http_send(etcd_http_t *h, etcd_lane_t at, const etcd_request_t *r)
     stop(h, lane);
     buf_clear(&lane->body);
     lane->why[0] = 0;
+    lane->is_out = false;
     lane->is_stream = r->call == ETCD_STREAM;
     lane->sent++;
     if (!set_headers(lane, r->token)) return false;
@@ -125,13 +140,9 @@ bool etcd_http_send(etcd_http_t *h, etcd_lane_t at, const etcd_request_t *r)
 
 /* Only where there was no connection it is certain that nothing arrived.  That etcd does not take the
  * certificate of this broker comes after it, and counts as any other end. */
-/* libcurl sends a request again by itself, where a connection that was kept ends without an answer, and then
- * says what became of the last try.  Bytes that were sent by any of them may have arrived. */
-static etcd_outcome_t outcome_of(CURLcode code, CURL *curl)
+static etcd_outcome_t outcome_of(CURLcode code, const lane_t *lane)
 {
-    long sent = 0;
-    curl_easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &sent);
-    if (code && sent) return ETCD_UNKNOWN;
+    if (code && lane->is_out) return ETCD_UNKNOWN;
     switch (code) {
     case CURLE_OK: return ETCD_ANSWERED;
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -142,6 +153,13 @@ static etcd_outcome_t outcome_of(CURLcode code, CURL *curl)
     case CURLE_SSL_CONNECT_ERROR: return ETCD_UNTRUSTED;
     default: return ETCD_UNKNOWN;
     }
+}
+
+/* Why it has no answer, for people. */
+static const char *why_of(CURLcode code, const lane_t *lane)
+{
+    if (code == CURLE_ABORTED_BY_CALLBACK) return "the connection ended without an answer";
+    return *lane->why ? lane->why : curl_easy_strerror(code);
 }
 
 /* on_end may end the stream, or send the lane's next request: the lines that are left are of no interest
@@ -176,9 +194,9 @@ static void end_requests(etcd_http_t *h)
             lane_t *lane = &h->lanes[i];
             if (lane->curl != m->easy_handle) continue;
             stop(h, lane);
-            const char *why = *lane->why ? lane->why : curl_easy_strerror(code);
+            const char *why = why_of(code, lane);
             bytes_t body = code ? bytes_of(why, strlen(why)) : buf_view(&lane->body);
-            h->opts.on_end(h->opts.self, (etcd_lane_t)i, outcome_of(code, lane->curl), body);
+            h->opts.on_end(h->opts.self, (etcd_lane_t)i, outcome_of(code, lane), body);
             break;
         }
     }
@@ -232,6 +250,8 @@ static bool set_up_lane(etcd_http_t *h, lane_t *lane)
     return lane->curl && set_up_tls(lane->curl, &h->opts) && set_up_connection(lane->curl) &&
            !curl_easy_setopt(lane->curl, CURLOPT_WRITEFUNCTION, on_body) &&
            !curl_easy_setopt(lane->curl, CURLOPT_WRITEDATA, lane) &&
+           !curl_easy_setopt(lane->curl, CURLOPT_PREREQFUNCTION, on_connected) &&
+           !curl_easy_setopt(lane->curl, CURLOPT_PREREQDATA, lane) &&
            !curl_easy_setopt(lane->curl, CURLOPT_ERRORBUFFER, lane->why) &&
            !curl_easy_setopt(lane->curl, CURLOPT_NOSIGNAL, 1L) &&
            !curl_easy_setopt(lane->curl, CURLOPT_PROXY, "") && /* never by a proxy of the environment */

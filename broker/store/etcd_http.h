@@ -8,6 +8,7 @@
  *                            under way --etcd_http_send--> under way, and the earlier one is forgotten
  *
  * The requests are HTTP/1.1: no two of them share a connection, and one that is late or stopped ends its own.
+ * Each one is sent once: what is repeated etcd_leader.h decides.
  * All sockets are behind one descriptor, which is readable when etcd_http_turn has something to do.  An
  * answer has at most ETCD_ANSWER_BYTES.  The thread of the loop; nothing blocks, and names are resolved by a
  * thread of libcurl. */

@@ -48,6 +48,21 @@ static void run_node(int listen_fd)
     _exit(requests);
 }
 
+/* As run_node, but that it stays, and answers the request that comes next, over whatever connection. */
+static void run_node_that_stays(int listen_fd)
+{
+    int fd = accept(listen_fd, NULL, NULL);
+    take_request(fd);
+    send_answer(fd);
+    take_request(fd);
+    do {
+        close(fd);
+        fd = accept(listen_fd, NULL, NULL);
+    } while (!take_request(fd));
+    send_answer(fd);
+    _exit(take_request(fd));
+}
+
 static void on_end(void *self, etcd_lane_t lane, etcd_outcome_t outcome, bytes_t body)
 {
     ended_t *n = self;
@@ -103,7 +118,7 @@ static etcd_http_t *open_http(const char *url, ended_t *n)
     return h;
 }
 
-/* libcurl tries the second one again by itself, and finds none that listens. */
+/* libcurl would try the second one again by itself, and finds none that listens. */
 Test(etcd_http, a_request_that_arrived_is_not_called_unsent)
 {
     ended_t n = {0};
@@ -119,6 +134,24 @@ Test(etcd_http, a_request_that_arrived_is_not_called_unsent)
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 2, "both came: %#x", (unsigned)status);
     cr_expect_eq(ask(h, &n), ETCD_UNSENT, "now nothing can arrive");
     etcd_http_destroy(&h);
+}
+
+/* What libcurl would send again by itself may be refused, though the first try of it has happened. */
+Test(etcd_http, a_request_without_an_answer_is_not_sent_again)
+{
+    ended_t n = {0};
+    char url[64];
+    int listen_fd = listen_at("http", url), status = 0;
+    pid_t node = fork();
+    if (!node) run_node_that_stays(listen_fd);
+    close(listen_fd);
+    etcd_http_t *h = open_http(url, &n);
+    cr_assert_eq(ask(h, &n), ETCD_ANSWERED);
+    cr_expect_eq(ask(h, &n), ETCD_UNKNOWN);
+    cr_expect_eq(ask(h, &n), ETCD_ANSWERED, "the next one is sent");
+    etcd_http_destroy(&h);
+    cr_assert_eq(waitpid(node, &status, 0), node);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "and nothing else: %#x", (unsigned)status);
 }
 
 /* The first message of TLS names the protocols that the client offers. */
