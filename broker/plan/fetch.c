@@ -5,7 +5,7 @@
 #include "broker/plan/restored.h"
 #include "broker/plan/stations.h"
 
-bool plan_fetch_wake(plan_t *p, const plan_station_t *station)
+bool plan_fetch_wake(plan_t *p, plan_station_t *station)
 {
     bool has_waited = false;
     for (size_t i = 0; station && i < station->count; i++) {
@@ -13,6 +13,7 @@ bool plan_fetch_wake(plan_t *p, const plan_station_t *station)
         has_waited = true;
         plan_fetch_set(p, station->rows[i], PLAN_WOKEN);
     }
+    if (has_waited) plan_station_note_woken(p, station);
     return has_waited;
 }
 
@@ -23,11 +24,6 @@ void plan_fetch_set(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     p->waiting_count += (fetch == PLAN_WAITING) - (was == PLAN_WAITING);
     p->woken_count += (fetch == PLAN_WOKEN) - (was == PLAN_WOKEN);
     if (fetch == PLAN_WOKEN) row->station->first_woken = 0;
-    if (fetch == PLAN_WOKEN && !row->station->is_listed) {
-        row->station->is_listed = true;
-        row->station->next = p->woken;
-        p->woken = row->station;
-    }
     row->fetch = PLAN_NONE;
     bool has_ended = was == PLAN_FETCHING && fetch != PLAN_FETCHING;
     bool has_woken = has_ended && plan_fetch_wake(p, row->station);
@@ -106,8 +102,7 @@ bool plan_fetch_is_served_here(const plan_t *p, const plan_row_t *row, const pla
 /* Costs as much as there are members in the places concerned, however many others there are. */
 uint64_t plan_next_woken(plan_t *p)
 {
-    for (plan_station_t *station; (station = p->woken) != NULL;
-         p->woken = station->next, station->is_listed = false)
+    for (plan_station_t *station; (station = p->woken) != NULL; plan_station_forget_woken(p, station))
         while (station->first_woken < station->count) {
             plan_row_t *row = station->rows[station->first_woken++];
             if (row->fetch != PLAN_WOKEN) continue;

@@ -15,8 +15,8 @@
  * A fetch that is too slow is stuck too (fetches.c): the next one of its place begins beside it.
  *
  * Those that wait are *woken* when the row that fetches for them leaves FETCHING, and when a source of their
- * place has come: a member of it, or the publisher.  plan_next_woken names them, and their lists are to be
- * made again.
+ * place has come: a member of it, or the publisher.  plan_next_woken names them, those of the place that was
+ * woken first come first, and their lists are to be made again in that order.
  *
  * Lists of plan.c and of the restored ones (restored.h) begin a fetch, and what becomes of the bytes ends it.
  * One thread, nothing blocks. */
@@ -31,7 +31,7 @@ void plan_fetch_set(plan_t *p, plan_row_t *row, plan_fetch_t fetch);
 /* Its list is no load any more, and it fetches no more. */
 void plan_fetch_end(plan_t *p, plan_row_t *row);
 /* Those that wait in the place look again for what to do.  True: some do. */
-bool plan_fetch_wake(plan_t *p, const plan_station_t *station);
+bool plan_fetch_wake(plan_t *p, plan_station_t *station);
 
 /* The row that fetches for the others of the place: as a rule there is one; beside those that read from the
  * memory of another one of the place, it is the one that fetches over the network.  The asker is that only

@@ -206,9 +206,10 @@ typedef struct {
     absent_t absent; /* sources that restored lists name, and that have not come back */
     uint32_t wave;   /* the last one */
     uint32_t waiting_count, woken_count;
-    size_t tree_count;        /* stations that the trees were laid over */
-    size_t last_resort_count; /* rows */
-    plan_station_t *woken;    /* places that may have WOKEN rows */
+    size_t tree_count;          /* stations that the trees were laid over */
+    size_t last_resort_count;   /* rows */
+    plan_station_t *woken;      /* places that may have WOKEN rows, the one that was woken last comes last */
+    plan_station_t *last_woken; /* while there are any */
     plan_row_t **torn;
     size_t torn_count, torn_capacity; /* rows that are */
     plan_roomy_t roomy[2]; /* of stations for all; and of those with a limited rate, for others like it */

@@ -116,11 +116,32 @@ plan_station_t *plan_station_add(plan_t *p, uint64_t place, const plan_key_t *ke
     return station;
 }
 
+void plan_station_forget_woken(plan_t *p, plan_station_t *station)
+{
+    if (!station->is_listed) return;
+    plan_station_t *before = NULL;
+    for (plan_station_t *at = p->woken; at != station; at = at->next) before = at;
+    if (before) before->next = station->next;
+    else p->woken = station->next;
+    if (p->last_woken == station) p->last_woken = before;
+    station->is_listed = false;
+}
+
+/* One that begins anew goes to the tail as it is woken.  In that order each finds the one before it fetching,
+ * however many begin anew in one turn; else all would take one and the same place as their source. */
+void plan_station_note_woken(plan_t *p, plan_station_t *station)
+{
+    plan_station_forget_woken(p, station);
+    if (p->woken) p->last_woken->next = station;
+    else p->woken = station;
+    p->last_woken = station;
+    station->next = NULL;
+    station->is_listed = true;
+}
+
 void plan_station_remove(plan_t *p, plan_station_t *station)
 {
-    plan_station_t **at = &p->woken;
-    while (*at && *at != station) at = &(*at)->next;
-    if (*at) *at = station->next;
+    plan_station_forget_woken(p, station);
     plan_load_forget_room(p, station);
     p->put_last_count -= station->put_last != PUT_LAST_NOT;
     plan_station_take(p, station);

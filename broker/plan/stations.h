@@ -33,5 +33,9 @@ void plan_station_put(plan_t *p, plan_station_t *station);
 void plan_stations_sort(plan_t *p);
 /* It is behind all others from now on, once the rollout has begun, and lists that name it may be torn. */
 void plan_station_to_tail(plan_t *p, plan_station_t *station);
+/* It has rows that were woken, and is the last one in plan_t.woken from now on. */
+void plan_station_note_woken(plan_t *p, plan_station_t *station);
+/* It is not there any more. */
+void plan_station_forget_woken(plan_t *p, plan_station_t *station);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What two deaths cost a version on its way. */
+/* What deaths cost a version on its way: of two workers, and of the heads of several hosts. */
 #include "tests/scenario/wave.h"
 
 #include <stdio.h>
@@ -74,4 +74,33 @@ Test(fanout, two_deaths_one_after_the_other_cost_little)
         if (pair % 5 == 0) check_two_deaths(PLAN_CHAIN, RELAYS, first, second, 0.06);
     }
     show_pairs("two of 16 one after the other");
+}
+
+/* ---- heads of hosts ---- */
+
+/* So many of the heads of `hosts` of four, at half way.  Where all go the next ones get all bytes from the
+ * publisher, once. */
+static void check_deaths_of_heads(plan_shape_t shape, uint32_t hosts, uint32_t killed)
+{
+    enum { CHUNKS = 256 };
+    char what[48];
+    uint32_t heads[HOSTS];
+    snprintf(what, sizeof what, "%u heads of %u hosts killed", killed, hosts);
+    wave_begin((wave_t){.workers = 4 * hosts, .tensors = CHUNKS, .seed = 31, .hosts = hosts, .shape = shape});
+    publisher_sends(0.5);
+    for (uint32_t i = 0; i < killed; i++) heads[i] = head_of(i);
+    for (uint32_t i = 0; i < killed; i++) kill_of_host(heads[i]);
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    check_uplinks(what, killed == hosts ? 1.55 : 1.05, 1.05);
+    cr_assert(took() <= 1.65, "%s: %.3f", what, took());
+    world_destroy(&w);
+}
+
+Test(fanout, deaths_of_heads_of_several_hosts_at_once_cost_what_one_does)
+{
+    check_deaths_of_heads(PLAN_CHAIN, 4, 3);
+    check_deaths_of_heads(PLAN_CHAIN, 4, 4);
+    check_deaths_of_heads(PLAN_CHAIN, HOSTS, 4);
+    check_deaths_of_heads(PLAN_TWO_TREE, 4, 4);
+    check_deaths_of_heads(PLAN_TWO_TREE, 8, 8);
 }

@@ -708,6 +708,15 @@ Test(plan_chain, a_place_whose_head_goes_begins_anew_at_the_tail)
     cr_assert_str_eq(list_of(15), "14 11 9");
 }
 
+Test(plan_chain, heads_of_several_places_that_go_at_once_leave_a_chain)
+{
+    check_heads_that_go_at_once();
+    cr_assert_str_eq(list_of(12), "9");
+    cr_assert_str_eq(list_of(16), "12 9");
+    cr_assert_str_eq(list_of(20), "16 12 9");
+    cr_assert_str_eq(list_of(24), "20 16 12");
+}
+
 Test(plan_chain, zones_are_entered_once_and_limited_ones_come_last)
 {
     static const char *const ZONES[] = {"b", "a", "b", "a", "a"};
@@ -1151,6 +1160,23 @@ Test(plan_any, where_all_are_well_no_uplink_carries_more_than_all_bytes)
         check_uplinks(&a, PLAN_HALVES, PLAN_HALVES);
         for (int i = 0; i < 30; i++) {
             come_and_go(&a);
+            check_no_circle(&a);
+            check_ways(&a);
+            check_uplinks(&a, PLAN_HALVES, PLAN_HALVES);
+            check_load_of_publisher(&a);
+        }
+        plan_fini(&a.plan);
+    }
+}
+
+/* All are well; several go in one turn, whole hosts and heads of others among them. */
+Test(plan_any, however_many_go_at_once_no_uplink_carries_more_than_all_bytes)
+{
+    for (uint64_t seed = 1; seed <= 1500; seed++) {
+        static any_t a;
+        open_with(&a, seed, PLAN_CHAIN, 0, true);
+        for (int i = 0; i < 15; i++) {
+            go_at_once(&a);
             check_no_circle(&a);
             check_ways(&a);
             check_uplinks(&a, PLAN_HALVES, PLAN_HALVES);

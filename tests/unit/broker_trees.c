@@ -693,6 +693,29 @@ Test(plan_trees, where_all_are_well_no_uplink_carries_more_than_all_bytes)
     cr_assert(beyond * 400 <= steps);
 }
 
+Test(plan_trees, heads_of_several_places_that_go_at_once_are_as_trees_again)
+{
+    check_heads_that_go_at_once();
+}
+
+/* All are well; several go in one turn, whole hosts and heads of others among them.  A station sends half as much
+ * again at most. */
+Test(plan_trees, however_many_go_at_once_no_uplink_carries_much_more)
+{
+    for (uint64_t seed = 1; seed <= 1500; seed++) {
+        static any_t a;
+        open_with(&a, seed, PLAN_TWO_TREE, 40 * MB, true);
+        for (int i = 0; i < 15 && a.plan.shape == PLAN_TWO_TREE; i++) {
+            go_at_once(&a);
+            check_no_circle(&a);
+            check_ways(&a);
+            check_uplinks(&a, PLAN_HALVES + 1, 2 * PLAN_HALVES);
+            check_load_of_publisher(&a);
+        }
+        plan_fini(&a.plan);
+    }
+}
+
 /* The publisher goes at times, and comes back, beside all else: each has a source then, and what the publisher sends is
  * known. */
 Test(plan_trees, where_the_publisher_goes_and_comes_back_each_half_comes_to_all)

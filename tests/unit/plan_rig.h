@@ -251,6 +251,20 @@ static void check_shares(uint32_t relays, uint32_t last, uint32_t halves)
     cr_assert_eq(halves_of(PUBLISHER), PLAN_HALVES, "%u relays, %u last resorts", relays, last);
 }
 
+/* The heads of four hosts of four go in one turn of the broker, before any list is made.  The next ones of these
+ * hosts have the shape again: the publisher sends the bytes once, and so does each of them at most. */
+static inline void check_heads_that_go_at_once(void)
+{
+    for (uint64_t token = 11; token <= 26; token++) cr_assert(add(token, 1 + (token - 11) / 4));
+    begin();
+    for (uint64_t token = 11; token <= 26; token += 4) plan_remove(&P, token);
+    settle(&P);
+    cr_assert_eq(halves_of(PUBLISHER), PLAN_HALVES);
+    for (size_t i = 0; i < P.count; i++)
+        cr_assert_leq(halves_of(P.rows[i]->token), PLAN_HALVES, "%u", (unsigned)P.rows[i]->token);
+    cr_assert_eq(P.waiting_count, 8, "one of each host fetches");
+}
+
 /* ---- any memberships ---- */
 
 enum { MOST = 60 };
@@ -414,6 +428,18 @@ static inline bool come_and_go(any_t *a)
     leave(a, at);
     settle(&a->plan);
     return false;
+}
+
+/* Some go in one turn of the broker, and as many join, as a rule. */
+static inline void go_at_once(any_t *a)
+{
+    for (uint64_t count = 1 + below(a, 5); count && a->count > 3; count--)
+        leave(a, (uint32_t)below(a, a->count));
+    settle(&a->plan);
+    for (uint64_t count = below(a, 6); count && a->count < MOST; count--) {
+        plan_make(&a->plan, join(a), NULL, 0);
+        settle(&a->plan);
+    }
 }
 
 /* One more joins, or something happens. */
