@@ -175,11 +175,13 @@ static int check_etcd(etcd_t *e, store_rows_t *rows, heddle_error_t *error)
     return compare(load_etcd, e, meta, rows, error);
 }
 
-/* Beside what the failure itself says. */
+/* Beside what the failure itself says.  Another process that leads has written over the marker which says
+ * whether the last transaction happened. */
 static void say_unfinished(bool is_at_its_end, heddle_error_t *error)
 {
     char text[sizeof error->message + 128];
-    bool is_unknown = is_at_its_end && error->code == HEDDLE_ERR_UNAVAILABLE;
+    bool is_unknown =
+        is_at_its_end && (error->code == HEDDLE_ERR_UNAVAILABLE || error->code == HEDDLE_ERR_FENCED);
     text_printf(text, sizeof text, "%s; %s", error->message,
                 is_unknown ? "whether the import is whole is not known"
                            : "the import is not whole, and no broker starts there");
