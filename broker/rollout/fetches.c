@@ -134,10 +134,7 @@ void fetches_look(step_t *s, track_t *t)
                     clock_earlier(t->fetches_due_us, due_us > now_us ? due_us : now_us + patience_us / 8);
         }
     }
-    /* Before one that begins anew takes what has room for those that have more. */
-    messages_mend_lists(s, t, NULL);
-    messages_wake_waiting(s, t);
-    messages_mend_lists(s, t, NULL);
+    messages_settle(s, t);
     if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
 }
 

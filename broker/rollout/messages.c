@@ -302,6 +302,15 @@ void messages_mend_lists(step_t *s, track_t *t, const member_t *but)
     }
 }
 
+/* Those that have more bytes get their lists first: one that begins anew would take what has room for
+ * them. */
+void messages_settle(step_t *s, track_t *t)
+{
+    messages_mend_lists(s, t, NULL);
+    messages_wake_waiting(s, t);
+    messages_mend_lists(s, t, NULL);
+}
+
 void messages_wake_adapter(step_t *s, const adapter_rollout_t *a)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
@@ -310,11 +319,15 @@ void messages_wake_adapter(step_t *s, const adapter_rollout_t *a)
     }
 }
 
+/* It goes behind all others.  Those that its former session has woken begin anew before it: else it would
+ * take the same source as one of them. */
 void messages_wake(step_t *s, member_t *member)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
-        if (a) messages_wake_worker(s, a, member);
+        if (!a) continue;
+        for (size_t k = 0; k < a->track_count; k++) messages_settle(s, a->tracks[k]);
+        messages_wake_worker(s, a, member);
     }
 }
 

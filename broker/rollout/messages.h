@@ -53,6 +53,8 @@ void messages_wake_waiting(step_t *s, track_t *t);
 /* SOURCES to those whose list names a member that serves the version no more, `but` to one that is sent its
  * list later in this step (NULL: to all). */
 void messages_mend_lists(step_t *s, track_t *t, const member_t *but);
+/* Both, for all of them: what this step has left in the version's plan. */
+void messages_settle(step_t *s, track_t *t);
 void messages_wake(step_t *s, member_t *member);
 /* copy_add; without memory the outbox fails, and with it the step. */
 copy_row_t *messages_need_copy(step_t *s, track_t *t, const member_t *member);

@@ -254,6 +254,19 @@ Test(chain, a_host_waits_for_its_worker_while_that_one_waits_for_another_host)
     assert_announced(W3, "w1 trainer");
 }
 
+/* w2 fetches for its host, where w3 waits, and is started again on another host.  w3 begins anew at the tail, and the
+ * one that joined is behind it: else w1 would serve both. */
+Test(chain, one_that_is_started_on_another_host_is_behind_the_next_one_of_its_former_host)
+{
+    R.places[T] = 500, R.places[W1] = 501, R.places[W2] = R.places[W3] = 502, R.places[W4] = 503;
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    assert_announced(W2, "w1 trainer");
+    R.is_gone[W2] = true;
+    rig_worker(W4, "w2");
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W4, "w3 w1 trainer");
+}
+
 /* ---- the publisher goes ---- */
 
 static void each_says(uint64_t done)
