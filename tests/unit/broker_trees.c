@@ -669,7 +669,8 @@ Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_byte
 }
 
 /* All are well, and stay so.  Until one goes none sends more than all bytes, however many come; and half as much again
- * at most however many go, the publisher in one step of 400. */
+ * at most however many go, the publisher in one step of 400.  That holds for the memberships that are drawn here: of
+ * 12 times as many, from number 100001 on, six had a step with more. */
 Test(plan_trees, where_all_are_well_no_uplink_carries_more_than_all_bytes)
 {
     uint32_t steps = 0, beyond = 0;
