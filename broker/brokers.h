@@ -32,9 +32,10 @@ typedef struct {
     brokers_row_t own;               /* of the broker that leads */
     brokers_row_t rows[BROKERS_MAX]; /* of the standbys, by endpoint */
     size_t count;
-    bool is_answered;  /* by etcd, what was asked last */
-    uint64_t seen_us;  /* when the rows were read; 0: not yet */
-    uint64_t revision; /* of etcd then */
+    bool is_answered;              /* by etcd, what was asked last */
+    const heddle_error_t *refusal; /* why a commit under way waits: etcd_leader_refusal */
+    uint64_t seen_us;              /* when the rows were read; 0: not yet */
+    uint64_t revision;             /* of etcd then */
 } brokers_t;
 
 /* Appends the row.  Check out->failed. */

@@ -194,6 +194,18 @@ static void note_silence(daemon_t *d)
     }
 }
 
+/* A commit that waits, because etcd refuses to say whether it happened: its end says that it is over. */
+static void note_waiting(daemon_t *d)
+{
+    const brokers_t *b = main_store_brokers(&d->store);
+    char scratch[REPEAT_TEXT];
+    if (!b || !b->refusal) return;
+    uint64_t times = repeat_note(&d->refusals, (uint32_t)-b->refusal->code, clock_now(d->clock));
+    if (times)
+        log_emit(LOG_ERROR, "store.refused", "%s: %s; whether it was recorded is not known yet%s",
+                 heddle_err_name(b->refusal->code), b->refusal->message, repeat_text(times, scratch));
+}
+
 static void note_yield(daemon_t *d)
 {
     if (d->has_yielded || !main_store_has_yielded(&d->store)) return;
@@ -213,6 +225,7 @@ static void turn_store(void *self)
     if (!d->broker) return; /* it stands by: etcd_open turns it */
     main_store_turn(&d->store);
     note_silence(d);
+    note_waiting(d);
     note_yield(d);
     if (main_store_committed(&d->store, &rc, &why)) {
         d->is_committing = false;

@@ -323,12 +323,16 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     bool is_publish = asker->type == MSG_PUBLISH;
     unsigned long long open_ms = (now.us - b->txn.began_us) / 1000;
     const char *name = msg_name((int)asker->type);
+    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    const char *why = brokers && brokers->refusal ? brokers->refusal->message : "";
     int code = is_publish ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_UNAVAILABLE;
     if (is_under_way)
-        error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms", name, open_ms);
+        error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms%s%s", name,
+                   open_ms, *why ? ": " : "", why);
     else
-        error_fail(&error, code, "this %s was not started: an earlier write has waited %llu ms for the store",
-                   name, open_ms);
+        error_fail(&error, code,
+                   "this %s was not started: an earlier write has waited %llu ms for the store%s%s", name,
+                   open_ms, *why ? ": " : "", why);
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
     error_hint(&error, "%s",
                !is_under_way ? "nothing was recorded; try again"

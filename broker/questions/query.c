@@ -39,6 +39,8 @@ static const char *view_session_key(const void *self, const member_t *member)
 /* Answers are made from this view and not from the broker, so that they cannot change anything. */
 answer_view_t query_view(const broker_t *b, instant_t now)
 {
+    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    const heddle_error_t *refusal = brokers ? brokers->refusal : NULL; /* of a commit that waits for it */
     return (answer_view_t){
         .registry = &b->registry,
         .members = &b->members,
@@ -55,12 +57,13 @@ answer_view_t query_view(const broker_t *b, instant_t now)
         .pid = b->opts.pid,
         .started_us = b->started_us,
         .started_ms = b->started_ms,
-        .brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL,
-        .is_read_only = b->state == BROKER_READ_ONLY,
-        .read_only_ms = b->read_only_ms,
-        .read_only_code = b->read_only_code,
-        .read_only_why = b->read_only_why,
-        .read_only_hint = b->read_only_hint,
+        .brokers = brokers,
+        .is_read_only = b->state == BROKER_READ_ONLY || refusal,
+        .read_only_ms =
+            b->state == BROKER_READ_ONLY ? b->read_only_ms : now.wall_ms - (now.us - b->txn.began_us) / 1000,
+        .read_only_code = refusal ? refusal->code : b->read_only_code,
+        .read_only_why = refusal ? refusal->message : b->read_only_why,
+        .read_only_hint = refusal ? refusal->hint : b->read_only_hint,
         .restored = {b->restored.at_ms, b->restored.from, b->restored.message},
         .self = b,
         .config = b->io.config ? view_config : NULL,

@@ -389,6 +389,7 @@ const brokers_t *etcd_brokers(etcd_t *e)
     brokers_t *b = &e->leader.brokers;
     b->own = e->own;
     b->is_answered = etcd_is_answered(e);
+    b->refusal = etcd_leader_refusal(&e->leader);
     return b;
 }
 

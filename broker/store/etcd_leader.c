@@ -727,11 +727,16 @@ static void end_commit(etcd_leader_t *l, int rc)
     if (rc) rows_undo(l->rows);
     else rows_keep(l->rows);
     if (!rc) marker(l, l->tries, l->marker);
-    l->is_committing = false;
+    l->is_committing = l->is_refused = false;
     l->refused = 0;
     l->has_outcome = true;
     l->outcome = rc;
     work(l)->is_wanted = false;
+}
+
+const heddle_error_t *etcd_leader_refusal(const etcd_leader_t *l)
+{
+    return l->state == ETCD_LEADING && l->is_refused ? &l->why : NULL;
 }
 
 bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error)
@@ -949,13 +954,14 @@ static void on_refusal(etcd_leader_t *l, etcd_lane_state_t *s, const etcd_answer
                        uint64_t now_us)
 {
     if (l->state == ETCD_LEADING && l->is_committing && s == work(l)) {
+        error_fail(&l->why, code, "etcd refuses a transaction: %s", a->message);
+        error_hint(&l->why, "%s", refusal_hint(code));
         if (s->is_unknown) { /* an earlier try may have happened: only a comparison says so */
+            l->is_refused = true;
             s->is_sent = false;
             s->due_us = now_us + SECOND_US;
             return;
         }
-        error_fail(&l->why, code, "etcd refuses a transaction: %s", a->message);
-        error_hint(&l->why, "%s", refusal_hint(code));
         if (code == HEDDLE_ERR_NO_SPACE) look_up_commit(l, code, now_us);
         else end_commit(l, code);
     } else if (l->state == ETCD_LEADING || l->state == ETCD_ENDING ||

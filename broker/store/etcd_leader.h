@@ -178,9 +178,10 @@ typedef struct {
     uint64_t page_revision;         /* READING: as of which; its page is that of `follow` */
     bool has_last;                  /* READING: `last` was read, and is `marker` */
     char marker[ETCD_MARKER_BYTES]; /* of the last transaction of this run */
-    uint64_t tries;        /* the number of its last try; that of one that was refused is not used again */
-    int refused;           /* the commit was, with this code, and it is looked up whether it happened; 0 */
-    uint64_t steps;        /* so many answers of the lane WORK were of use */
+    uint64_t tries;  /* the number of its last try; that of one that was refused is not used again */
+    int refused;     /* the commit was, with this code, and it is looked up whether it happened; 0 */
+    bool is_refused; /* an earlier try of the commit may have happened, and etcd refuses the later ones */
+    uint64_t steps;  /* so many answers of the lane WORK were of use */
     uint64_t asked_number; /* LEADING: of the last marker that was confirmed, when it asked for its key */
     bool is_committing, has_outcome;
     int outcome;                   /* of the commit */
@@ -225,6 +226,9 @@ void etcd_leader_read_again(etcd_leader_t *l, uint64_t now_us);
 int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error);
 /* True, once: the commit ended.  OK: durable, and in the rows.  Else nothing happened. */
 bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error);
+/* Why a commit under way waits: etcd refuses to do it again, and so to say whether it happened.  NULL: it
+ * does not.  Borrowed until the next answer. */
+const heddle_error_t *etcd_leader_refusal(const etcd_leader_t *l);
 void etcd_leader_end(etcd_leader_t *l, uint64_t now_us);
 /* False: each endpoint in its turn gave no answer to what was asked last. */
 bool etcd_leader_is_answered(const etcd_leader_t *l);

@@ -1027,6 +1027,29 @@ Test(answer, ready_is_no_broker_whose_store_refuses_records)
                            "second");
 }
 
+/* It cannot end the commit, which may have happened, and takes no other one meanwhile. */
+Test(answer, ready_is_no_broker_whose_etcd_refuses_a_commit_that_waits)
+{
+    heddle_error_t why = {.code = HEDDLE_ERR_NO_SPACE};
+    snprintf(why.message, sizeof why.message, "etcd refuses a transaction: no room");
+    snprintf(why.hint, sizeof why.hint, "raise its quota");
+    told_brokers = (brokers_t){.is_answered = true, .refusal = &why};
+    broker->txn.began_us = now.us - 2000000;
+    broker->io.brokers = io_list;
+    cr_assert_str_eq(unready(HEDDLE_ERR_NO_SPACE),
+                     "the broker takes no records: etcd refuses a transaction: no room | raise its quota; "
+                     "the broker tries again each second");
+    json_t *b = body_of((msg_query_t){.op = "status"});
+    expect(b, "broker.state", "\"read_only\"");
+    expect(b, "warnings[0].name", "\"broker.read_only\"");
+    cr_assert_eq(view()->read_only_ms, now.wall_ms - 2000);
+    json_decref(b);
+    b = body_of((msg_query_t){.op = "brokers"});
+    expect(b, "store.state", "\"read_only\"");
+    expect(b, "store.message", "\"etcd refuses a transaction: no room\"");
+    json_decref(b);
+}
+
 Test(answer, ready_is_no_broker_whose_etcd_does_not_answer)
 {
     told_brokers = (brokers_t){.is_answered = true};

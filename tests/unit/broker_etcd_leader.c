@@ -1167,12 +1167,16 @@ Test(etcd_leader, a_refusal_of_the_second_try_says_nothing_of_the_first)
     T.etcd.error = "etcdserver: permission denied";
     T.etcd.error_code = 7;
     cr_assert(send_one(0, ETCD_WORK));
+    cr_assert_null(etcd_leader_refusal(&T.runs[0]));
     answer_one(0, ETCD_WORK, ETCD_ANSWERED);
     cr_assert_eq(outcome(0), HEDDLE_ERR_AGAIN);
+    const heddle_error_t *why = etcd_leader_refusal(&T.runs[0]);
+    cr_assert(why && why->code == HEDDLE_ERR_DENIED && strstr(why->message, "permission denied"));
     T.etcd.error = NULL;
     pass(1000);
     turn(0);
     cr_assert_eq(outcome(0), HEDDLE_OK);
+    cr_assert_null(etcd_leader_refusal(&T.runs[0]));
     cr_assert_eq(floor_of(0), 1);
 }
 

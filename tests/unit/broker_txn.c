@@ -214,6 +214,28 @@ Test(txn, requests_that_wait_are_bounded)
 
 /* ---- a store that never confirms ---- */
 
+static const brokers_t *refused_list(void *self)
+{
+    static const heddle_error_t WHY = {.code = HEDDLE_ERR_NO_SPACE, .message = "etcd has no room"};
+    static const brokers_t LIST = {.is_answered = true, .refusal = &WHY};
+    (void)self;
+    return &LIST;
+}
+
+Test(txn, a_deadline_has_the_reason_why_an_etcd_confirms_nothing)
+{
+    opened(1);
+    R.b->io.brokers = refused_list;
+    rig_publish(T, (rig_publish_t){.digest = 1, .deadline_ms = 1000});
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2000});
+    rig_pass(1100);
+    const char *said = rig_error(T, "deadline")->message;
+    cr_assert(strstr(said, "has not confirmed") && strstr(said, "ms: etcd has no room"), "%s", said);
+    rig_pass(1000);
+    said = rig_error(T, "deadline")->message;
+    cr_assert(strstr(said, "was not started") && strstr(said, "store: etcd has no room"), "%s", said);
+}
+
 Test(txn, a_publication_ends_by_its_deadline_and_says_so)
 {
     opened(1);
