@@ -438,12 +438,6 @@ static void note_trouble(etcd_leader_t *l, etcd_outcome_t outcome, bool is_read,
     l->is_untrusted = outcome == ETCD_UNTRUSTED;
 }
 
-/* Whether an answer came in so little of its time that one of twice the size would come, too. */
-static bool is_quick(const etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us)
-{
-    return (now_us - l->lanes[lane].sent_us) * 4 <= time_for(l, lane) * 1000ull;
-}
-
 /* It was too large, or may have been, or too slow for its time. */
 static bool is_no_page(etcd_outcome_t outcome, const etcd_answer_t *a)
 {
@@ -472,7 +466,7 @@ static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, 
     } else if (!etcd_follow_answer(&l->follow, l->opts.prefix, &a)) {
         follow(l, now_us + SECOND_US);
     } else if (is_page) {
-        etcd_page_came(&l->follow.page, is_quick(l, ETCD_FOLLOW, now_us));
+        etcd_page_came(&l->follow.page);
         follow(l, now_us);
     } else {
         look_if_gone(l, &a, now_us);
@@ -616,7 +610,7 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
     heddle_error_t error = {0};
     int rc = HEDDLE_OK;
-    etcd_page_came(&l->follow.page, is_quick(l, ETCD_WORK, now_us));
+    etcd_page_came(&l->follow.page);
     for (size_t i = 0; i < a->kv_count && !rc; i++) {
         bytes_t key = short_key(l, a->kvs[i].key);
         if (i + 1 == a->kv_count) {

@@ -3,10 +3,10 @@
 
 void etcd_page_init(etcd_page_t *p) { *p = (etcd_page_t){.rows = ETCD_PAGE_ROWS}; }
 
-void etcd_page_came(etcd_page_t *p, bool is_quick)
+void etcd_page_came(etcd_page_t *p)
 {
     p->is_stuck = false;
-    if (is_quick) p->rows = p->rows * 2 < ETCD_PAGE_ROWS ? p->rows * 2 : ETCD_PAGE_ROWS;
+    p->rows = p->rows * 2 < ETCD_PAGE_ROWS ? p->rows * 2 : ETCD_PAGE_ROWS;
 }
 
 void etcd_page_failed(etcd_page_t *p)

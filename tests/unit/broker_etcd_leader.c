@@ -1683,7 +1683,7 @@ Test(etcd_leader, pages_that_do_not_come_are_asked_for_in_halves)
     uint64_t bytes = make_many_rows();
     end_run(0);
     open_run(1);
-    cr_assert_eq(answer_pages(1, 60, ETCD_UNKNOWN), 3);
+    cr_assert(answer_pages(1, 60, ETCD_UNKNOWN) >= 3);
     cr_assert_eq(T.runs[1].state, ETCD_LEADING, "%s", T.runs[1].why.message);
     cr_assert_eq(rows_bytes(T.runs[1].rows), bytes);
 }
@@ -1692,7 +1692,7 @@ Test(etcd_leader, a_standby_follows_in_smaller_pages_too)
 {
     (void)make_many_rows();
     open_run(1);
-    cr_assert_eq(answer_pages(1, 60, ETCD_UNKNOWN), 3);
+    cr_assert(answer_pages(1, 60, ETCD_UNKNOWN) >= 3);
     cr_assert(etcd_leader_is_following(&T.runs[1]));
 }
 
@@ -1709,7 +1709,9 @@ Test(etcd_leader, a_page_that_was_not_asked_for_stays_as_large)
     }
 }
 
-Test(etcd_leader, pages_that_come_in_no_time_grow_again)
+/* etcd counts all rows that follow for each page: of a large registry that takes longer than the page itself, and one
+ * that stayed small would be read for hours. */
+Test(etcd_leader, pages_grow_again_though_they_are_slow)
 {
     (void)make_many_rows();
     etcd_leader_read_again(&T.runs[0], T.now_us);
@@ -1721,7 +1723,7 @@ Test(etcd_leader, pages_that_come_in_no_time_grow_again)
     for (uint32_t rows = 50; rows <= 200; rows *= 2) {
         cr_assert(send_one(0, ETCD_WORK));
         cr_assert_eq(rows_asked(0, ETCD_WORK), rows);
-        pass(100);
+        pass(500);
         answer_one(0, ETCD_WORK, ETCD_ANSWERED);
     }
     leads(0);
