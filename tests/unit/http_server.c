@@ -200,12 +200,14 @@ static int stream_open(const rig_t *r, const char *until, char text[4096], int *
 
 /* ---- what is bounded ---- */
 
-/* Answers count from when they are made, also those of one turn, until they are sent or given up. */
+/* Answers count from when they are made, also those of one turn, until they are sent or given up.  The clock
+ * stands: on a slow machine no question is late, and no connection is ended while its answer waits. */
 Test(server, answers_on_their_way_are_bounded, .timeout = 120)
 {
     rig_t r = {.together = LARGE_COUNT};
     char text[4096], *letters = malloc(LARGE_BYTES);
-    int fds[LARGE_COUNT], taken = 0, busy = 0, late = 0, status = 0;
+    int fds[LARGE_COUNT], taken = 0, busy = 0, status = 0;
+    atomic_store(&is_standing, true);
     memset(letters, 'x', LARGE_BYTES);
     r.large = json_pack("{s:[s#]}", "workers", letters, LARGE_BYTES);
     free(letters);
@@ -217,19 +219,15 @@ Test(server, answers_on_their_way_are_bounded, .timeout = 120)
     for (int i = 0; i < LARGE_COUNT; i++) {
         int found = client_read(fds[i], "}", text);
         taken += found == 200;
-        late += found == 504; /* on a machine that is busy: the last question came seconds after it */
         busy += found == 503 && strstr(text, "\"code\":\"limit\"") && strstr(text, "Retry-After: 1");
     }
-    cr_expect_eq(busy, LARGE_COUNT - late - taken, "for the others it is busy: %s", text);
     cr_expect_eq(taken, 31, "%d answers of 8 MiB and a little in 256 MiB", taken);
+    cr_expect_eq(busy, LARGE_COUNT - taken, "for the others it is busy: %s", text);
     cr_expect_eq(status_of(&r, "/livez", text), 200, "a probe is answered all the same: %s", text);
     cr_expect(strstr(text, "Content-Length: 11\r\n"), "with its body: %s", text);
     for (int i = 0; i < LARGE_COUNT; i++) close(fds[i]);
     r.together = 1;
-    uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000ull;
-    while (status != 200 && clock_now(clock_system()) < end_us)
-        status = status_of(&r, "/api/v1/workers", text);
-    cr_expect_eq(status, 200, "their room is free again");
+    while (status != 200) status = status_of(&r, "/api/v1/workers", text); /* as their room is free again */
     rig_close(&r);
 }
 
