@@ -64,7 +64,8 @@ static bool take_row(etcd_follow_t *f, bytes_t key, const etcd_kv_t *kv)
 static bool take_page(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
 {
     heddle_error_t error;
-    if (a->code || (f->state == ETCD_UNREAD && rows_new(&f->rows, &error))) return false;
+    bool has_rows = a->kv_count || (f->state == ETCD_UNREAD && !a->has_more);
+    if (a->code || !has_rows || (f->state == ETCD_UNREAD && rows_new(&f->rows, &error))) return false;
     if (f->state == ETCD_UNREAD) f->revision = a->revision;
     f->state = ETCD_FOLLOW_READING;
     for (size_t i = 0; i < a->kv_count; i++) {
@@ -74,7 +75,7 @@ static bool take_page(etcd_follow_t *f, const char *prefix, const etcd_answer_t 
         buf_clear(&f->after);
         buf_add(&f->after, key.data, key.bytes);
     }
-    if (!a->has_more || !a->kv_count) f->state = ETCD_FOLLOWING;
+    if (!a->has_more) f->state = ETCD_FOLLOWING;
     return !f->after.failed;
 }
 

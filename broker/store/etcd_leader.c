@@ -466,7 +466,7 @@ static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, 
     } else if (!etcd_follow_answer(&l->follow, l->opts.prefix, &a)) {
         follow(l, now_us + SECOND_US);
     } else if (is_page) {
-        etcd_page_came(&l->follow.page);
+        etcd_page_came(&l->follow.page, body.bytes);
         follow(l, now_us);
     } else {
         look_if_gone(l, &a, now_us);
@@ -610,7 +610,6 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
     heddle_error_t error = {0};
     int rc = HEDDLE_OK;
-    etcd_page_came(&l->follow.page);
     for (size_t i = 0; i < a->kv_count && !rc; i++) {
         bytes_t key = short_key(l, a->kvs[i].key);
         if (i + 1 == a->kv_count) {
@@ -622,7 +621,7 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     }
     if (!rc && l->after.failed) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to read the rows");
     if (!rc && !l->page_revision) l->page_revision = a->revision;
-    bool is_last = !a->has_more || !a->kv_count;
+    bool is_last = !a->has_more;
     if (!rc && is_last) rc = rows_end_read(l->rows, &error);
     if (rc) {
         l->why = error;
@@ -1014,13 +1013,15 @@ static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     end_commit(l, HEDDLE_ERR_DENIED);
 }
 
-/* The answers that an error may be, beside no answer at all. */
+/* The answers that an error may be, beside no answer at all.  A page that is asked for because there are more
+ * rows has some. */
 static bool is_expected(const etcd_leader_t *l, etcd_lane_t lane, const etcd_answer_t *a)
 {
-    if (!a->code) return true;
+    bool is_page = lane == ETCD_WORK && l->state == ETCD_READING;
+    if (!a->code) return !is_page || a->kv_count || (!l->page_revision && !a->has_more);
     if (lane == ETCD_LEASE) return a->code == ETCD_NOT_FOUND;
     return (l->state == ETCD_TAKING && a->code == ETCD_NOT_FOUND) ||
-           (l->state == ETCD_READING && a->code == ETCD_OUT_OF_RANGE);
+           (is_page && a->code == ETCD_OUT_OF_RANGE);
 }
 
 static void refuse_start(etcd_leader_t *l)
@@ -1081,6 +1082,7 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
     } else if (is_read && is_expected(l, lane, &a)) {
         l->failures = 0;
         l->steps += lane == ETCD_WORK;
+        if (is_page) etcd_page_came(&l->follow.page, body.bytes);
         if (lane == ETCD_LEASE) on_lease_answer(l, &a, now_us);
         else on_work_answer(l, &a, now_us);
     } else {

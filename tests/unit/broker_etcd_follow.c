@@ -79,6 +79,15 @@ Test(etcd_follow, pages_are_of_one_revision_and_the_watch_begins_behind_it)
     cr_assert(!etcd_follow_has(&T, 7, "other.4"), "as after a snapshot was restored");
 }
 
+Test(etcd_follow, a_page_without_rows_is_not_the_last_one)
+{
+    cr_assert(answer_one((etcd_answer_t){.revision = 9, .has_more = true}, last_of("run.4", 7)));
+    cr_assert(!answer((etcd_answer_t){.revision = 9}, NULL, 0));
+    cr_assert_eq(T.state, ETCD_UNREAD, "a registry of which a part is missing is not followed");
+    cr_assert(!answer((etcd_answer_t){.revision = 9, .has_more = true}, NULL, 0));
+    cr_assert_eq(T.state, ETCD_UNREAD);
+}
+
 Test(etcd_follow, keys_that_are_no_rows_are_passed_over)
 {
     follows();
@@ -154,10 +163,4 @@ Test(etcd_follow, what_ends_it)
         cr_assert_null(T.rows);
         has_asked(false, "\"limit\":\"400\"}");
     }
-}
-
-Test(etcd_follow, a_page_without_rows_is_the_last_one)
-{
-    cr_assert(answer((etcd_answer_t){.revision = 4, .has_more = true}, NULL, 0));
-    cr_assert_eq(T.state, ETCD_FOLLOWING);
 }
