@@ -170,12 +170,15 @@ static void on_end(void *self, etcd_lane_t lane, etcd_outcome_t outcome, bytes_t
     etcd_leader_answer(&e->leader, lane, outcome, body, clock_now(e->clock));
 }
 
+/* libcurl reads a request's body where it is, and it is written anew with what is wanted next, which may not
+ * be sent for a while: the transfer before ends with it. */
 static void send_what_is_due(etcd_t *e)
 {
     etcd_request_t request;
-    if (!e->leader.lanes[ETCD_FOLLOW].is_wanted) etcd_http_stop(e->http, ETCD_FOLLOW);
     for (int i = 0; i < ETCD_LANES; i++) {
         uint64_t now_us = clock_now(e->clock);
+        const etcd_lane_state_t *lane = &e->leader.lanes[i];
+        if (!lane->is_wanted || !lane->is_sent) etcd_http_stop(e->http, (etcd_lane_t)i);
         if (etcd_leader_next(&e->leader, (etcd_lane_t)i, now_us, &request) &&
             !etcd_http_send(e->http, (etcd_lane_t)i, &request))
             etcd_leader_answer(&e->leader, (etcd_lane_t)i, ETCD_UNSENT, bytes_of("", 0), now_us);
@@ -367,6 +370,7 @@ void etcd_close(etcd_t **etcd)
     owner_check(&e->owner);
     if (e->http) {
         etcd_leader_end(&e->leader, clock_now(e->clock));
+        send_what_is_due(e);
         while (etcd_turn(e), e->leader.state != ETCD_ENDED) wait_for_more(e, NULL);
         etcd_http_destroy(&e->http);
     }

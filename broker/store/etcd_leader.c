@@ -15,6 +15,7 @@
 #define HURRY_US 20000ull  /* none leads, and some rows are missing */
 #define PAUSE_US 200000ull /* when no endpoint answered */
 #define TIMEOUT_MAX_MS 2000u
+#define PAGE_TIMEOUT_MS 5000u
 #define SECOND_US 1000000ull
 #define LONG_TIMEOUT_MS 10000u /* etcd hashes a password slowly on purpose, and no page is less than a row */
 
@@ -335,14 +336,15 @@ static void on_checked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us
 
 /* A third of the lease, so that another endpoint may be asked before it ends.  Until any endpoint has
  * answered there is no lease, and the first request has the time of the start: a host that starts many
- * processes may need it. */
+ * processes may need it.  A page has longer, as the lease is renewed beside it: where etcd is short of CPU,
+ * one of few rows takes as long as one of many. */
 static uint32_t time_for(const etcd_leader_t *l, etcd_lane_t lane)
 {
     uint64_t third_ms = (l->ttl_s ? l->ttl_s : l->opts.ttl_s) * 1000 / 3;
     uint32_t start_ms = ETCD_START_MS / (uint32_t)l->opts.endpoints;
     if (lane == ETCD_LOGIN) return LONG_TIMEOUT_MS;
     if (l->lanes[lane].call == ETCD_STREAM) return 0;
-    if (l->lanes[lane].call == ETCD_RANGE && l->follow.page.rows == 1) return LONG_TIMEOUT_MS;
+    if (l->lanes[lane].call == ETCD_RANGE) return l->follow.page.rows > 1 ? PAGE_TIMEOUT_MS : LONG_TIMEOUT_MS;
     if (!l->was_answered) return start_ms > TIMEOUT_MAX_MS ? start_ms : TIMEOUT_MAX_MS;
     return third_ms < TIMEOUT_MAX_MS ? (uint32_t)third_ms : TIMEOUT_MAX_MS;
 }
