@@ -15,7 +15,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { SLEEP_MAX_MS = 1000 };
+enum { SLEEP_MAX_MS = 1000, LOAD_TURN_US = 50000 };
 
 struct etcd {
     owner_t owner;
@@ -408,9 +408,31 @@ int etcd_lost(const etcd_t *e, heddle_error_t *error)
 
 /* ---- rows ---- */
 
+typedef struct {
+    etcd_t *etcd;
+    int (*each)(void *self, const record_t *record);
+    void *self;
+    heddle_error_t *error;
+    uint64_t turned_us;
+} loading_t;
+
+/* To apply a large registry takes longer than a short lease, which is renewed meanwhile. */
+static int load_one(void *self, const record_t *record)
+{
+    loading_t *l = self;
+    uint64_t now_us = clock_now(l->etcd->clock);
+    if (now_us - l->turned_us >= LOAD_TURN_US) {
+        l->turned_us = now_us;
+        etcd_turn(l->etcd);
+        if (etcd_lost(l->etcd, l->error)) return l->error->code;
+    }
+    return l->each(l->self, record);
+}
+
 int etcd_load(etcd_t *e, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error)
 {
-    return rows_walk(e->leader.rows, each, self, error);
+    loading_t loading = {.etcd = e, .each = each, .self = self, .error = error};
+    return rows_walk(e->leader.rows, load_one, &loading, error);
 }
 
 int etcd_config(etcd_t *e, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error)

@@ -82,7 +82,7 @@ uint64_t etcd_due(const etcd_t *e);
 /* OK, or FENCED. */
 int etcd_lost(const etcd_t *e, heddle_error_t *error);
 
-/* As store_load and store_config (store.h). */
+/* As store_load and store_config (store.h).  etcd_load turns meanwhile, and may fail with FENCED. */
 int etcd_load(etcd_t *e, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error);
 int etcd_config(etcd_t *e, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error);
 /* AGAIN: begun, and etcd_committed says how it ended · none: OK · what etcd_leader_commit refuses. */

@@ -17,6 +17,9 @@
 
 #include <criterion/criterion.h>
 #include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 /* ---- the store ---- */
 
@@ -199,6 +202,16 @@ static int config(const char *adapter, uint64_t version, buf_t *out)
 
 TestSuite(contract_store, .init = start, .fini = stop);
 
+static long ahead_s;
+
+/* Instead of libc's: a test may let time pass. */
+int clock_gettime(clockid_t clock, struct timespec *ret_now)
+{
+    int rc = (int)syscall(SYS_clock_gettime, clock, ret_now);
+    if (clock == CLOCK_BOOTTIME) ret_now->tv_sec += ahead_s;
+    return rc;
+}
+
 /* ---- records ---- */
 
 /* A line for each row: kind, names and numbers. */
@@ -253,6 +266,30 @@ static record_t worker_record(const char *name, const char *serves)
 {
     return (
         record_t){.kind = RECORD_WORKER, .worker = name, .host = "h", .pid = 5, .at_ms = 7, .serves = serves};
+}
+
+/* A record that takes a second; etcd answers meanwhile. */
+static int take_long(void *self, const record_t *r)
+{
+    (void)self, (void)r;
+    ahead_s++;
+    poll(&(struct pollfd){.fd = etcd_fd(S.etcd), .events = POLLIN}, 1, 100);
+    return HEDDLE_OK;
+}
+
+/* Its lease has 5 s, and must not end before the broker leads: what it commits then would be refused. */
+Test(contract_store, the_lease_is_renewed_while_it_is_loaded)
+{
+    record_t workers[20];
+    char names[20][8];
+    if (is_sqlite() || is_late()) return;
+    for (int i = 0; i < 20; i++) {
+        snprintf(names[i], sizeof names[i], "w%d", i);
+        workers[i] = worker_record(names[i], "");
+    }
+    commit(workers, 20);
+    cr_assert_eq(load(take_long, NULL), HEDDLE_OK);
+    commit(workers, 1);
 }
 
 /* ---- what it keeps ---- */
