@@ -263,8 +263,13 @@ bool request_is_of_address(const char *host)
 {
     static const char LOCAL[] = "localhost";
     size_t n = sizeof LOCAL - 1;
-    if (!strncmp(host, LOCAL, n) && (!host[n] || host[n] == ':')) return true;
-    if (host[0] == '[') return strchr(host, ']') && strspn(host + 1, "0123456789abcdefABCDEF:.") > 1;
-    size_t digits = strspn(host, "0123456789.");
-    return digits && (!host[digits] || host[digits] == ':');
+    if (host[0] == '[') {
+        n = 1 + strspn(host + 1, "0123456789abcdefABCDEF:.");
+        if (n == 1 || host[n++] != ']') return false;
+    } else if (strncmp(host, LOCAL, n) != 0) {
+        n = strspn(host, "0123456789.");
+        if (!n) return false;
+    }
+    if (host[n] == ':') n += 1 + strspn(host + n + 1, "0123456789");
+    return !host[n]; /* what else stands behind an address makes a name of it */
 }

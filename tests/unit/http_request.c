@@ -191,9 +191,22 @@ Test(request, only_an_address_is_local)
 {
     static const char *const GOOD[] = {"127.0.0.1", "127.0.0.1:9700", "localhost",  "localhost:1",
                                        "[::1]",     "[::1]:9700",     "10.0.0.7:80"};
-    static const char *const BAD[] = {
-        "",  ":9700",      "evil.example", "localhost.evil.example", "127.0.0.1.evil", "[evil]",
-        "[", "x127.0.0.1", "localhosts"};
+    static const char *const BAD[] = {"",
+                                      ":9700",
+                                      "evil.example",
+                                      "localhost.evil.example",
+                                      "127.0.0.1.evil",
+                                      "127.0.0.1:80.evil",
+                                      "[evil]",
+                                      "[",
+                                      "[]",
+                                      "[::1",
+                                      "[::1].evil",
+                                      "[::1]evil:9700",
+                                      "[::1]:9700.evil",
+                                      "x127.0.0.1",
+                                      "localhosts",
+                                      "localhost:evil"};
     for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++)
         cr_expect(request_is_of_address(GOOD[i]), "%s", GOOD[i]);
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
