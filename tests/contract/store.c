@@ -285,7 +285,7 @@ Test(contract_store, the_lease_is_renewed_while_it_is_loaded)
     if (is_sqlite() || is_late()) return;
     for (int i = 0; i < 20; i++) {
         snprintf(names[i], sizeof names[i], "w%d", i);
-        workers[i] = worker_record(names[i], "");
+        workers[i] = worker_record(names[i], "a@1");
     }
     commit(workers, 20);
     cr_assert_eq(load(take_long, NULL), HEDDLE_OK);
