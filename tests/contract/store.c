@@ -281,7 +281,7 @@ static int take_long(void *self, const record_t *r)
 Test(contract_store, the_lease_is_renewed_while_it_is_loaded)
 {
     record_t workers[20];
-    char names[20][8];
+    char names[20][16];
     if (is_sqlite() || is_late()) return;
     for (int i = 0; i < 20; i++) {
         snprintf(names[i], sizeof names[i], "w%d", i);
