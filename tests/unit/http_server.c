@@ -202,7 +202,7 @@ static int stream_open(const rig_t *r, const char *until, char text[4096], int *
 
 /* Answers count from when they are made, also those of one turn, until they are sent or given up.  The clock
  * stands: on a slow machine no question is late, and no connection is ended while its answer waits. */
-Test(server, answers_on_their_way_are_bounded, .timeout = 240)
+Test(server, answers_on_their_way_are_bounded, .timeout = 120)
 {
     rig_t r = {.together = LARGE_COUNT};
     char text[4096], *letters = malloc(LARGE_BYTES);
