@@ -1015,11 +1015,16 @@ static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     end_commit(l, HEDDLE_ERR_DENIED);
 }
 
+static bool is_reading(const etcd_leader_t *l, etcd_lane_t lane)
+{
+    return lane == ETCD_WORK && l->state == ETCD_READING;
+}
+
 /* The answers that an error may be, beside no answer at all.  A page that is asked for because there are more
  * rows has some. */
 static bool is_expected(const etcd_leader_t *l, etcd_lane_t lane, const etcd_answer_t *a)
 {
-    bool is_page = lane == ETCD_WORK && l->state == ETCD_READING;
+    bool is_page = is_reading(l, lane);
     if (!a->code) return !is_page || a->kv_count || (!l->page_revision && !a->has_more);
     if (lane == ETCD_LEASE) return a->code == ETCD_NOT_FOUND;
     return (l->state == ETCD_TAKING && a->code == ETCD_NOT_FOUND) ||
@@ -1070,7 +1075,7 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
         return;
     }
     bool is_read = outcome == ETCD_ANSWERED && etcd_answer_read(body, &arena, &a);
-    bool is_page = lane == ETCD_WORK && l->state == ETCD_READING;
+    bool is_page = is_reading(l, lane);
     if (is_read) l->was_answered = true;
     int code = is_read ? refusal(&a) : 0;
     if (is_read && lane == ETCD_LOGIN && (code || !a.code || a.code == ETCD_PRECONDITION)) {
@@ -1088,7 +1093,10 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
         if (lane == ETCD_LEASE) on_lease_answer(l, &a, now_us);
         else on_work_answer(l, &a, now_us);
     } else {
-        note_trouble(l, outcome, is_read, is_read ? bytes_of(a.message, strlen(a.message)) : body);
+        const char *said = !is_read ? ""
+                           : a.code ? a.message
+                                    : "it says that more rows follow, and sends none";
+        note_trouble(l, outcome, is_read, is_read ? bytes_of(said, strlen(said)) : body);
         if (outcome != ETCD_UNSENT && outcome != ETCD_UNTRUSTED) s->is_unknown = true;
         on_no_answer(l, lane, now_us);
         if (is_page && is_no_page(outcome, is_read ? &a : NULL)) {
