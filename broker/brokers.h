@@ -15,9 +15,10 @@
 
 #define BROKERS_MAX (LIMIT_BROKERS - 1) /* more standbys than these are not listed */
 #define BROKERS_ROW_BYTES 1024u
-/* Of a list that is not answered; the broker is read-only for it only once it has something to record. */
+/* Of a list that is not answered. */
 #define BROKERS_UNANSWERED                                                                                   \
     "no endpoint of the etcd in --store answers and has a majority: no record can be made"
+#define BROKERS_UNANSWERED_HINT "see that etcd runs and has a majority; the broker goes on by itself then"
 
 typedef struct {
     char endpoint[256]; /* where clients reach it */
@@ -33,7 +34,8 @@ typedef struct {
     brokers_row_t rows[BROKERS_MAX]; /* of the standbys, by endpoint */
     size_t count;
     bool is_answered;              /* by etcd, what was asked last */
-    const heddle_error_t *refusal; /* why a commit under way waits: etcd_leader_refusal */
+    bool has_yielded;              /* etcd_leader_has_yielded */
+    const heddle_error_t *refusal; /* why a commit waits, or would be refused: etcd_leader_refusal */
     uint64_t seen_us;              /* when the rows were read; 0: not yet */
     uint64_t revision;             /* of etcd then */
 } brokers_t;

@@ -155,8 +155,8 @@ static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((da
 /* A member of a broker that etcd does not answer: another one may lead by now. */
 static bool turn_away(daemon_t *d, peer_t from, bytes_t frame)
 {
-    if (!main_store_has_yielded(&d->store)) return false;
     const brokers_t *b = main_store_brokers(&d->store);
+    if (!b || !b->has_yielded) return false;
     const brokers_row_t *to = b->count ? &b->rows[d->turned_away % b->count] : NULL;
     buf_clear(&d->answer);
     if (!standby_turn_away(frame, to, &d->answer)) return false;
@@ -182,7 +182,6 @@ static void on_bad_frame(void *self, peer_t from, const char *why)
     if (d->broker) broker_bad_frame(d->broker, from, why);
 }
 
-/* The broker is read-only for it only once it has something to record, and that may be late. */
 static void note_silence(daemon_t *d)
 {
     const char *place = main_store_place(&d->store), *why = main_store_trouble(&d->store);
@@ -194,21 +193,25 @@ static void note_silence(daemon_t *d)
     }
 }
 
-/* A commit that waits, because etcd refuses to say whether it happened: its end says that it is over. */
-static void note_waiting(daemon_t *d)
+/* A commit that waits, because etcd refuses to say whether it happened, or one that would be refused: the end
+ * of a commit says that it is over. */
+static void note_refusal(daemon_t *d)
 {
     const brokers_t *b = main_store_brokers(&d->store);
     char scratch[REPEAT_TEXT];
     if (!b || !b->refusal) return;
     uint64_t times = repeat_note(&d->refusals, (uint32_t)-b->refusal->code, clock_now(d->clock));
     if (times)
-        log_emit(LOG_ERROR, "store.refused", "%s: %s; whether it was recorded is not known yet%s",
-                 heddle_err_name(b->refusal->code), b->refusal->message, repeat_text(times, scratch));
+        log_emit(LOG_ERROR, "store.refused", "%s: %s; %s%s", heddle_err_name(b->refusal->code),
+                 b->refusal->message,
+                 d->is_committing ? "whether it was recorded is not known yet" : b->refusal->hint,
+                 repeat_text(times, scratch));
 }
 
 static void note_yield(daemon_t *d)
 {
-    if (d->has_yielded || !main_store_has_yielded(&d->store)) return;
+    const brokers_t *b = main_store_brokers(&d->store);
+    if (d->has_yielded || !b || !b->has_yielded) return;
     d->has_yielded = true;
     log_emit(LOG_WARN, "broker.yielded",
              "%s has not answered for two leases, and another broker may lead: members are sent to those "
@@ -225,7 +228,7 @@ static void turn_store(void *self)
     if (!d->broker) return; /* it stands by: etcd_open turns it */
     main_store_turn(&d->store);
     note_silence(d);
-    note_waiting(d);
+    note_refusal(d);
     note_yield(d);
     if (main_store_committed(&d->store, &rc, &why)) {
         d->is_committing = false;
@@ -507,8 +510,13 @@ static void on_follow(void *self, const etcd_standing_t *now)
     if (now->is_following != d->standby.is_following)
         log_emit(now->is_following ? LOG_INFO : LOG_WARN, "broker.following", "%s",
                  now->is_following  ? "follows the registry, and could take over"
+                 : now->refusal     ? "etcd refuses what it asks for: it could not take over"
                  : now->is_answered ? "does not follow the registry any more: it is read again"
                                     : "etcd does not answer: it could not take over");
+    if (now->refusal && !d->standby.refusal.code)
+        log_emit(LOG_ERROR, "store.refused", "%s: %s; %s", heddle_err_name(now->refusal->code),
+                 now->refusal->message, now->refusal->hint);
+    d->standby.refusal = now->refusal ? *now->refusal : (heddle_error_t){0};
     d->standby.is_following = now->is_following;
     d->standby.is_answered = now->is_answered;
     d->standby.behind = now->behind;

@@ -161,7 +161,7 @@ static void put_broker(const broker_t *b, const main_store_t *store, const histo
     for (int reason = 0; reason < REASON_MORE; reason++)
         samples_add(to, &METRICS[REASONS], status_reason_name((status_reason_t)reason),
                     (double)counts[reason]);
-    put(to, READ_ONLY, b->state == BROKER_READ_ONLY);
+    put(to, READ_ONLY, view.is_read_only);
     put(to, SETTLING, (double)settling_us / 1e6);
     put(to, LEASE, (double)b->opts.lease_ms / 1e3);
     put(to, REGISTRY, b->io.registry_bytes ? (double)b->io.registry_bytes(b->io.self) : 0);

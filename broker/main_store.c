@@ -170,8 +170,6 @@ const brokers_t *main_store_brokers(main_store_t *s) { return s->etcd ? etcd_bro
 
 bool main_store_is_answered(const main_store_t *s) { return !s->etcd || etcd_is_answered(s->etcd); }
 
-bool main_store_has_yielded(const main_store_t *s) { return s->etcd && etcd_has_yielded(s->etcd); }
-
 const char *main_store_trouble(const main_store_t *s) { return s->etcd ? etcd_trouble(s->etcd) : ""; }
 
 uint64_t main_store_bytes(const main_store_t *s)

@@ -74,7 +74,6 @@ const char *main_store_cluster(const main_store_t *s);
 uint64_t main_store_epoch(const main_store_t *s);
 const brokers_t *main_store_brokers(main_store_t *s);  /* NULL: SQLite, of which there is one */
 bool main_store_is_answered(const main_store_t *s);    /* by the etcd; of SQLite: true */
-bool main_store_has_yielded(const main_store_t *s);    /* as etcd_has_yielded; of SQLite: false */
 const char *main_store_trouble(const main_store_t *s); /* as etcd_trouble; of SQLite: "" */
 uint64_t main_store_bytes(const main_store_t *s);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define FULL ", and etcd has no room"
+#define SILENT ", and etcd does not answer it"
 #define KEY_MARK ", key " /* what follows it in a leader's key is its public key, to the end */
 
 static int fail(const char *doubt, const char *leader, heddle_error_t *error)
@@ -24,8 +25,13 @@ int standby_check_ready(const standby_t *s, heddle_error_t *error)
         return rc;
     }
     if (s->is_following) return HEDDLE_OK;
-    rc = fail(s->is_answered ? ", and does not follow the registry yet" : ", and etcd does not answer it",
-              s->leader, error);
+    if (s->refusal.code) {
+        rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "this broker could not take over: %s",
+                        s->refusal.message);
+        error_hint(error, "%s", s->refusal.hint);
+        return rc;
+    }
+    rc = fail(s->is_answered ? ", and does not follow the registry yet" : SILENT, s->leader, error);
     error_hint(error, s->is_answered ? "it reads the registry: see its log" : "see that etcd runs");
     return rc;
 }
@@ -46,7 +52,7 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
     if (!rc) msg_fini(&m);
     if (of == MSG_PING) return false;
     if (!rc) {
-        fail(s->is_full ? FULL : "", s->leader, &error);
+        fail(s->is_full ? FULL : s->is_answered ? "" : SILENT, s->leader, &error);
         error_hint(&error, "a client goes to the one that leads by itself; opts.broker may name all of them");
     }
     msg_from_error(&error, 0, of, &answer);

@@ -33,6 +33,7 @@ typedef struct {
     bool is_answered;                   /* by etcd */
     bool is_full;                       /* etcd has no room, so that none can take the lead */
     uint64_t behind;                    /* revisions of etcd that it has not followed yet */
+    heddle_error_t refusal;             /* by etcd, of what a broker needs; code 0: none */
 } standby_t;
 
 /* OK: it could take over at once.  UNAVAILABLE, NO_SPACE, and why. */

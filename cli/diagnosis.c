@@ -488,8 +488,8 @@ static const struct {
      "install the same release on every host, the broker's first"},
     {"broker.read_only", LEVEL_CRITICAL, NULL, "broker.state", broker_read_only,
      "no version can be published and none activated; what is served stays served",
-     "make room on that disk: operations.md, A full disk (of an etcd: A broker that outlives its host).  No "
-     "restart is needed"},
+     "a disk: make room on it (operations.md, A full disk); an etcd: `heddle brokers` has what it says "
+     "(operations.md, A broker that outlives its host).  No restart is needed"},
     {"clock.off", LEVEL_WARNING, NULL, "clock", clock_off,
      "leases and deadlines do not depend on it; times in logs and answers of two hosts do not match, and "
      "invitations and certificates end by the clock",

@@ -225,7 +225,8 @@ static bool is_trusted(const server_t *s, const visit_t *v)
 static void answer_failure(server_t *s, visit_t *v, const heddle_error_t *error)
 {
     heddle_error_t general;
-    int status = request_status(error->code);
+    bool is_probe = request_is_probe(&v->question.request); /* 401 would say that the token is missing */
+    int status = request_status(is_probe ? HEDDLE_ERR_UNAVAILABLE : error->code);
     if (is_trusted(s, v)) {
         answer_error(s, v, status, error);
         return;

@@ -913,6 +913,11 @@ member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const mem
 /* At the last tick there was grace left. */
 static bool has_grace(const membership_t *m) { return m->tick_us < m->grace_end_us; }
 
+void membership_give_grace(membership_t *m, uint64_t now_us)
+{
+    if (m->token_count && now_us + m->lease_us > m->grace_end_us) m->grace_end_us = now_us + m->lease_us;
+}
+
 /* If this tick is late, the broker itself may have been stopped, and JOINs and heartbeats wait unread.  So
  * that time does not count as grace, and after a long one no lease ends before members have had a lease of
  * time. */
@@ -921,8 +926,7 @@ void membership_tick(membership_t *m, instant_t now)
     uint64_t due_us = m->tick_us + m->lease_us / 4;
     uint64_t late_us = m->tick_us && now.us > due_us ? now.us - due_us : 0;
     if (has_grace(m)) m->grace_end_us += late_us;
-    if (late_us > m->lease_us / 2 && m->token_count && now.us + m->lease_us > m->grace_end_us)
-        m->grace_end_us = now.us + m->lease_us;
+    if (late_us > m->lease_us / 2) membership_give_grace(m, now.us);
     m->tick_us = now.us;
     member_t *oldest;
     while ((oldest = m->ended.first) != NULL) {

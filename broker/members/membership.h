@@ -307,6 +307,8 @@ void membership_end(membership_t *m, member_t *member, member_end_t end, instant
  * heartbeats; the grace after a start goes on by each delay.  Forgets lost and left members that were listed
  * long enough. */
 void membership_tick(membership_t *m, instant_t now);
+/* No lease ends before members have had a lease of time. */
+void membership_give_grace(membership_t *m, uint64_t now_us);
 /* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and
  * asks again. */
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us);

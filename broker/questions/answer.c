@@ -224,7 +224,7 @@ int answer_check_ready(const answer_view_t *b, heddle_error_t *error)
     int rc = HEDDLE_OK;
     if (b->brokers && !b->brokers->is_answered) {
         rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, BROKERS_UNANSWERED);
-        error_hint(error, "see that etcd runs and has a majority; the broker goes on by itself then");
+        error_hint(error, BROKERS_UNANSWERED_HINT);
     } else if (b->is_read_only) {
         rc = error_fail(error, b->read_only_code, "the broker takes no records: %s", b->read_only_why);
         error_hint(error, "%s%sthe broker tries again each second", b->read_only_hint,

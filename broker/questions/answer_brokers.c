@@ -30,8 +30,7 @@ static json_t *list_json(const answer_view_t *b)
     return rows_end(&rows);
 }
 
-/* That etcd does not answer comes first: the broker is read-only for that only once it has something to
- * record. */
+/* That etcd does not answer comes before what else it takes no records for. */
 static json_t *store_json(const answer_view_t *b)
 {
     const brokers_t *of = b->brokers;

@@ -37,11 +37,27 @@ static const char *view_session_key(const void *self, const member_t *member)
 }
 
 /* Answers are made from this view and not from the broker, so that they cannot change anything. */
+/* Why the store takes no records.  What an etcd says of itself comes before what the last commit met. */
+static void view_refusal(const broker_t *b, instant_t now, answer_view_t *v)
+{
+    const brokers_t *of = v->brokers;
+    bool is_known = b->state == BROKER_READ_ONLY, is_silent = of && !of->is_answered;
+    v->is_read_only = is_known || is_silent || (of && of->refusal);
+    v->read_only_code = is_known ? b->read_only_code : HEDDLE_ERR_UNAVAILABLE;
+    v->read_only_why = is_known ? b->read_only_why : BROKERS_UNANSWERED;
+    v->read_only_hint = is_known ? b->read_only_hint : BROKERS_UNANSWERED_HINT;
+    if (of && of->refusal) {
+        v->read_only_code = of->refusal->code;
+        v->read_only_why = of->refusal->message;
+        v->read_only_hint = of->refusal->hint;
+    }
+    uint64_t since_us = b->txn.is_open ? b->txn.began_us : of && of->seen_us ? of->seen_us : b->started_us;
+    v->read_only_ms = is_known ? b->read_only_ms : now.wall_ms - (now.us - since_us) / 1000;
+}
+
 answer_view_t query_view(const broker_t *b, instant_t now)
 {
-    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
-    const heddle_error_t *refusal = brokers ? brokers->refusal : NULL; /* of a commit that waits for it */
-    return (answer_view_t){
+    answer_view_t view = {
         .registry = &b->registry,
         .members = &b->members,
         .rollout = &b->rollout,
@@ -57,19 +73,15 @@ answer_view_t query_view(const broker_t *b, instant_t now)
         .pid = b->opts.pid,
         .started_us = b->started_us,
         .started_ms = b->started_ms,
-        .brokers = brokers,
-        .is_read_only = b->state == BROKER_READ_ONLY || refusal,
-        .read_only_ms =
-            b->state == BROKER_READ_ONLY ? b->read_only_ms : now.wall_ms - (now.us - b->txn.began_us) / 1000,
-        .read_only_code = refusal ? refusal->code : b->read_only_code,
-        .read_only_why = refusal ? refusal->message : b->read_only_why,
-        .read_only_hint = refusal ? refusal->hint : b->read_only_hint,
+        .brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL,
         .restored = {b->restored.at_ms, b->restored.from, b->restored.message},
         .self = b,
         .config = b->io.config ? view_config : NULL,
         .registry_bytes = view_registry_bytes,
         .session_key = view_session_key,
     };
+    view_refusal(b, now, &view);
+    return view;
 }
 
 static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_error_t *error)

@@ -254,7 +254,8 @@ static void say_standby(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
                            .is_full = e->leader.is_full,
                            .behind = etcd_leader_behind(&e->leader),
                            .anew_count = e->leader.follow.anew_count,
-                           .why_anew = e->leader.follow.why_anew};
+                           .why_anew = e->leader.follow.why_anew,
+                           .refusal = etcd_leader_refusal(&e->leader)};
     if (strcmp(said->leader, e->leader.other)) {
         text_printf(said->leader, sizeof said->leader, "%s", e->leader.other);
         if (opts->on_standby) opts->on_standby(opts->self, said->leader);
@@ -262,7 +263,7 @@ static void say_standby(const etcd_t *e, const etcd_opts_t *opts, said_t *said)
     if (e->leader.state != ETCD_STANDBY) return;
     if (now.is_following == said->standing.is_following && now.behind == said->standing.behind &&
         now.is_answered == said->standing.is_answered && now.is_full == said->standing.is_full &&
-        now.anew_count == said->standing.anew_count)
+        now.anew_count == said->standing.anew_count && !now.refusal == !said->standing.refusal)
         return;
     said->standing = now;
     if (opts->on_follow) opts->on_follow(opts->self, &now);
@@ -384,8 +385,6 @@ void etcd_close(etcd_t **etcd)
 
 bool etcd_is_answered(const etcd_t *e) { return etcd_leader_is_answered(&e->leader); }
 
-bool etcd_has_yielded(const etcd_t *e) { return etcd_leader_has_yielded(&e->leader); }
-
 const char *etcd_trouble(const etcd_t *e) { return e->leader.trouble; }
 
 const brokers_t *etcd_brokers(etcd_t *e)
@@ -393,6 +392,7 @@ const brokers_t *etcd_brokers(etcd_t *e)
     brokers_t *b = &e->leader.brokers;
     b->own = e->own;
     b->is_answered = etcd_is_answered(e);
+    b->has_yielded = etcd_leader_has_yielded(&e->leader);
     b->refusal = etcd_leader_refusal(&e->leader);
     return b;
 }

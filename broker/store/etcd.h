@@ -17,12 +17,13 @@ typedef struct etcd etcd_t;
 
 /* Of a broker that stands by. */
 typedef struct {
-    bool is_following;    /* it has all rows, but for the latest */
-    bool is_answered;     /* as etcd_is_answered */
-    bool is_full;         /* none leads, and etcd has no room for the key of a leader */
-    uint64_t behind;      /* revisions of etcd that it has not followed yet */
-    uint64_t anew_count;  /* so often it had to read all rows again */
-    const char *why_anew; /* the last time; static */
+    bool is_following;             /* it has all rows, but for the latest */
+    bool is_answered;              /* as etcd_is_answered */
+    bool is_full;                  /* none leads, and etcd has no room for the key of a leader */
+    uint64_t behind;               /* revisions of etcd that it has not followed yet */
+    uint64_t anew_count;           /* so often it had to read all rows again */
+    const char *why_anew;          /* the last time; static */
+    const heddle_error_t *refusal; /* etcd_leader_refusal */
 } etcd_standing_t;
 
 /* Of what etcd_open, etcd_write and the calls after it wait for. */
@@ -70,7 +71,6 @@ void etcd_close(etcd_t **etcd);
 /* False: no endpoint answered what was asked last. */
 bool etcd_is_answered(const etcd_t *e);
 const char *etcd_trouble(const etcd_t *e); /* what came last in place of an answer; "": nothing has yet */
-bool etcd_has_yielded(const etcd_t *e);    /* etcd_leader_has_yielded */
 /* Of the one that leads; borrowed until the next turn. */
 const brokers_t *etcd_brokers(etcd_t *e);
 /* It took the lead with the rows that it had followed as a standby, and read none. */

@@ -367,7 +367,8 @@ bool etcd_leader_is_answered(const etcd_leader_t *l) { return l->failures < (uin
 
 bool etcd_leader_is_following(const etcd_leader_t *l)
 {
-    return l->state == ETCD_STANDBY && l->follow.state == ETCD_FOLLOWING && etcd_leader_is_answered(l);
+    return l->state == ETCD_STANDBY && l->follow.state == ETCD_FOLLOWING && etcd_leader_is_answered(l) &&
+           !l->denied.code;
 }
 
 bool etcd_leader_is_stuck(const etcd_leader_t *l, heddle_error_t *ret_why)
@@ -477,6 +478,43 @@ static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, 
     arena_fini(&arena);
 }
 
+/* ---- refusals ---- */
+
+/* What etcd refuses for good.  0: it may do it later. */
+static int refusal(const etcd_answer_t *a)
+{
+    switch (a->code) {
+    case ETCD_DENIED:
+    case ETCD_UNAUTHENTICATED: return HEDDLE_ERR_DENIED;
+    case ETCD_EXHAUSTED: return strstr(a->message, "space exceeded") ? HEDDLE_ERR_NO_SPACE : 0;
+    case ETCD_INVALID:
+        return strstr(a->message, "user name is empty") ? HEDDLE_ERR_DENIED
+               : strstr(a->message, "too large")        ? HEDDLE_ERR_LIMIT
+                                                        : HEDDLE_ERR_INTERNAL;
+    case ETCD_UNIMPLEMENTED: return HEDDLE_ERR_INTERNAL;
+    default: return 0;
+    }
+}
+
+static const char *refusal_hint(int code)
+{
+    switch (code) {
+    case HEDDLE_ERR_DENIED:
+        return "name a user that may read and write the prefix, with --store-user (docs/operations.md)";
+    case HEDDLE_ERR_NO_SPACE:
+        return "nothing was lost: compact and defragment etcd, raise its quota, disarm the alarm";
+    case HEDDLE_ERR_LIMIT: return "raise --max-request-bytes of etcd";
+    default: return "etcd 3.4 or later is needed";
+    }
+}
+
+/* Of what is asked for again, and no commit says: etcd_leader_refusal. */
+static void note_denial(etcd_leader_t *l, int code, const char *what, const char *why, const char *hint)
+{
+    error_fail(&l->denied, code, "etcd %s: %s", what, why);
+    error_hint(&l->denied, "%s", hint);
+}
+
 /* ---- the rows of brokers ---- */
 
 /* A standby's own, under a lease that it has for that.  What changed since is written a second later. */
@@ -561,15 +599,20 @@ static void take_brokers(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_
     l->brokers.seen_us = now_us;
 }
 
-/* Nothing depends on it: a request that failed, or was refused, is not repeated but for the next time. */
+/* A request that failed, or was refused, is not repeated but for the next time.  A user whose rights were
+ * taken away is seen by it before there is something to record. */
 static void on_brokers(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, uint64_t now_us)
 {
     arena_t arena = {0};
     etcd_answer_t a;
     bool is_read = outcome == ETCD_ANSWERED && etcd_answer_read(body, &arena, &a);
-    bool is_good = is_read && !a.code;
+    bool is_good = is_read && !a.code, has_no_token = is_read && needs_login(l, &a);
+    int code = is_read && !has_no_token ? refusal(&a) : 0;
     l->lanes[ETCD_BROKERS].is_wanted = false;
-    if (is_read && needs_login(l, &a) && !is_logging_in(l)) log_in(l, now_us);
+    if (has_no_token && !is_logging_in(l)) log_in(l, now_us);
+    if (is_good) l->denied.code = 0;
+    else if (code == HEDDLE_ERR_DENIED)
+        note_denial(l, code, "refuses what this broker reads and writes", a.message, refusal_hint(code));
     if (l->state == ETCD_STANDBY && is_good) l->shown.lease = l->shown.with;
     if (l->state == ETCD_LEADING && is_good) lose_if_restored(l, &a);
     if (l->state == ETCD_LEADING) {
@@ -731,7 +774,8 @@ static void end_commit(etcd_leader_t *l, int rc)
 
 const heddle_error_t *etcd_leader_refusal(const etcd_leader_t *l)
 {
-    return l->state == ETCD_LEADING && l->is_refused ? &l->why : NULL;
+    if (l->state == ETCD_LEADING && l->is_refused) return &l->why;
+    return l->denied.code ? &l->denied : NULL;
 }
 
 bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error)
@@ -897,34 +941,6 @@ static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     if (!has_rows || !lead_at_once(l, now_us)) start_reading(l, now_us);
 }
 
-/* What etcd refuses for good.  0: it may do it later. */
-static int refusal(const etcd_answer_t *a)
-{
-    switch (a->code) {
-    case ETCD_DENIED:
-    case ETCD_UNAUTHENTICATED: return HEDDLE_ERR_DENIED;
-    case ETCD_EXHAUSTED: return strstr(a->message, "space exceeded") ? HEDDLE_ERR_NO_SPACE : 0;
-    case ETCD_INVALID:
-        return strstr(a->message, "user name is empty") ? HEDDLE_ERR_DENIED
-               : strstr(a->message, "too large")        ? HEDDLE_ERR_LIMIT
-                                                        : HEDDLE_ERR_INTERNAL;
-    case ETCD_UNIMPLEMENTED: return HEDDLE_ERR_INTERNAL;
-    default: return 0;
-    }
-}
-
-static const char *refusal_hint(int code)
-{
-    switch (code) {
-    case HEDDLE_ERR_DENIED:
-        return "name a user that may read and write the prefix, with --store-user (docs/operations.md)";
-    case HEDDLE_ERR_NO_SPACE:
-        return "nothing was lost: compact and defragment etcd, raise its quota, disarm the alarm";
-    case HEDDLE_ERR_LIMIT: return "raise --max-request-bytes of etcd";
-    default: return "etcd 3.4 or later is needed";
-    }
-}
-
 /* Etcd says that it has no room also of a transaction that it has done, where that was the one that filled
  * it.  No earlier try of this one is under way, so what is there now stays. */
 static void look_up_commit(etcd_leader_t *l, int code, uint64_t now_us)
@@ -998,20 +1014,22 @@ static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     if (a->token) buf_add(&l->token, a->token, strlen(a->token) + 1);
     if ((a->token && !l->token.failed) || a->code == ETCD_PRECONDITION) {
         s->is_wanted = false;
+        l->denied.code = 0;
         l->failures = 0;
         return;
     }
     const char *why = *a->message ? a->message : "it gives no token";
+    const char *hint = "see the user and password in the file of --store-user";
     if (l->state != ETCD_LEADING && l->state != ETCD_ENDING) {
-        refuse(l, HEDDLE_ERR_DENIED, "it does not let this user in", why,
-               "see the user and password in the file of --store-user");
+        refuse(l, HEDDLE_ERR_DENIED, "it does not let this user in", why, hint);
         return;
     }
     s->is_sent = false;
     s->due_us = now_us + SECOND_US;
+    note_denial(l, HEDDLE_ERR_DENIED, "does not let this user in", why, hint);
     if (!l->is_committing || work(l)->is_sent || work(l)->is_unknown) return;
-    error_fail(&l->why, HEDDLE_ERR_DENIED, "etcd does not let this user in: %s", why);
-    error_hint(&l->why, "nothing was recorded; see the user and password in the file of --store-user");
+    l->why = l->denied;
+    error_hint(&l->why, "nothing was recorded; %s", hint);
     end_commit(l, HEDDLE_ERR_DENIED);
 }
 

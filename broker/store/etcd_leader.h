@@ -186,6 +186,7 @@ typedef struct {
     bool is_committing, has_outcome;
     int outcome;                   /* of the commit */
     heddle_error_t why;            /* of the outcome; of LOST and REFUSED */
+    heddle_error_t denied;         /* by etcd, what is asked for beside commits; code 0: it is not */
     char other[ETCD_HOLDER_BYTES]; /* the leader that a standby waits for; "": none leads */
     bool is_full;                  /* STANDBY: etcd had no room when none led, and this one was to */
     bool is_gone;                  /* the watch said that it is gone, while that was looked up */
@@ -226,15 +227,16 @@ void etcd_leader_read_again(etcd_leader_t *l, uint64_t now_us);
 int etcd_leader_finish(etcd_leader_t *l, uint64_t now_us, heddle_error_t *error);
 /* True, once: the commit ended.  OK: durable, and in the rows.  Else nothing happened. */
 bool etcd_leader_take_outcome(etcd_leader_t *l, int *ret_rc, heddle_error_t *error);
-/* Why a commit under way waits: etcd refuses to do it again, and so to say whether it happened.  NULL: it
- * does not.  Borrowed until the next answer. */
+/* Why a commit under way waits: etcd refuses to do it again, and so to say whether it happened.  Or, without
+ * one, why the next one would be refused: this user may not do it, or not any more.  NULL: neither.  Borrowed
+ * until the next answer. */
 const heddle_error_t *etcd_leader_refusal(const etcd_leader_t *l);
 void etcd_leader_end(etcd_leader_t *l, uint64_t now_us);
 /* False: each endpoint in its turn gave no answer to what was asked last. */
 bool etcd_leader_is_answered(const etcd_leader_t *l);
 /* Of the one that leads, for good: what its members ask for, another broker has to answer. */
 bool etcd_leader_has_yielded(const etcd_leader_t *l);
-/* A standby that has all rows, but for the latest, and is answered: it could take the lead. */
+/* A standby that has all rows, but for the latest, and is answered and not refused: it could take over. */
 bool etcd_leader_is_following(const etcd_leader_t *l);
 /* A page of one row does not come.  It is asked for again; `ret_why` says which row, and what to do. */
 bool etcd_leader_is_stuck(const etcd_leader_t *l, heddle_error_t *ret_why);

@@ -1034,6 +1034,7 @@ Test(answer, ready_is_no_broker_whose_etcd_refuses_a_commit_that_waits)
     snprintf(why.message, sizeof why.message, "etcd refuses a transaction: no room");
     snprintf(why.hint, sizeof why.hint, "raise its quota");
     told_brokers = (brokers_t){.is_answered = true, .refusal = &why};
+    broker->txn.is_open = true;
     broker->txn.began_us = now.us - 2000000;
     broker->io.brokers = io_list;
     cr_assert_str_eq(unready(HEDDLE_ERR_NO_SPACE),
@@ -1050,14 +1051,33 @@ Test(answer, ready_is_no_broker_whose_etcd_refuses_a_commit_that_waits)
     json_decref(b);
 }
 
+/* Its next commit would be refused, though none is under way. */
+Test(answer, ready_is_no_broker_whose_rights_were_taken_away)
+{
+    heddle_error_t why = {.code = HEDDLE_ERR_DENIED};
+    snprintf(why.message, sizeof why.message, "etcd refuses it: permission denied");
+    told_brokers = (brokers_t){.is_answered = true, .refusal = &why, .seen_us = now.us - 1000000};
+    broker->io.brokers = io_list;
+    const char *said = unready(HEDDLE_ERR_DENIED);
+    cr_assert(strstr(said, "takes no records: etcd refuses it: permission denied"), "%s", said);
+    cr_assert_eq(view()->read_only_ms, now.wall_ms - 1000);
+}
+
 Test(answer, ready_is_no_broker_whose_etcd_does_not_answer)
 {
     told_brokers = (brokers_t){.is_answered = true};
     broker->io.brokers = io_list;
     unready(HEDDLE_OK);
     told_brokers.is_answered = false;
+    told_brokers.seen_us = now.us - 3000000;
     const char *said = unready(HEDDLE_ERR_UNAVAILABLE);
     cr_assert(strstr(said, "no endpoint of the etcd in --store answers and has a majority"), "%s", said);
+    json_t *b = body_of((msg_query_t){.op = "status"}); /* also where there is nothing to record */
+    expect(b, "broker.state", "\"read_only\"");
+    expect(b, "warnings[0].name", "\"broker.read_only\"");
+    expect(b, "reasons[0].name", "\"store.unanswered\"");
+    cr_assert_eq(view()->read_only_ms, now.wall_ms - 3000, "since its last answer");
+    json_decref(b);
     broker->state = BROKER_READ_ONLY;
     broker->read_only_code = HEDDLE_ERR_NO_SPACE;
     cr_assert(strstr(unready(HEDDLE_ERR_UNAVAILABLE), "no endpoint"), "it comes first");

@@ -121,6 +121,12 @@ static void answer_one(int i, int lane, etcd_outcome_t outcome)
     etcd_leader_answer(&T.runs[i], (etcd_lane_t)lane, outcome, answer, T.now_us);
 }
 
+static void answer_text(int i, int lane, const char *text)
+{
+    T.sent[i][lane].is_there = false;
+    etcd_leader_answer(&T.runs[i], (etcd_lane_t)lane, ETCD_ANSWERED, bytes_of(text, strlen(text)), T.now_us);
+}
+
 /* All that is due is sent and answered, until nothing is due. */
 static void turn(int i)
 {
@@ -912,6 +918,45 @@ Test(etcd_leader, one_without_standbys_keeps_its_members)
     cr_assert_not(etcd_leader_has_yielded(&T.runs[0]));
 }
 
+#define MAY_NOT "{\"error\":\"etcdserver: permission denied\",\"code\":7}"
+
+/* Else only the next commit would say it, and that may be the version that a trainer waits for. */
+Test(etcd_leader, a_leader_whose_rights_were_taken_away_says_so_without_a_commit)
+{
+    open_listed(0);
+    leads(0);
+    pass(1000);
+    cr_assert_null(etcd_leader_refusal(&T.runs[0]));
+    cr_assert(send_one(0, ETCD_BROKERS));
+    answer_text(0, ETCD_BROKERS, MAY_NOT);
+    const heddle_error_t *why = etcd_leader_refusal(&T.runs[0]);
+    cr_assert(why && why->code == HEDDLE_ERR_DENIED && *why->hint);
+    cr_assert(strstr(why->message, "permission denied"), "%s", why->message);
+    cr_assert_eq(T.runs[0].state, ETCD_LEADING);
+    pass_turns(1000);
+    cr_assert_null(etcd_leader_refusal(&T.runs[0]), "they were given back");
+}
+
+Test(etcd_leader, a_standby_that_may_not_write_could_not_take_over)
+{
+    two_standbys();
+    etcd_leader_t *l = &T.runs[1];
+    cr_assert(etcd_leader_is_following(l));
+    l->shown.lease = 0; /* its row is to be written again */
+    for (int i = 0; i < 20 && !l->lanes[ETCD_BROKERS].is_wanted; i++) {
+        pass(ETCD_POLL_MS);
+        if (send_one(1, ETCD_WORK)) answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+    }
+    cr_assert(send_one(1, ETCD_BROKERS));
+    answer_text(1, ETCD_BROKERS, MAY_NOT);
+    cr_assert_not(etcd_leader_is_following(l));
+    const heddle_error_t *why = etcd_leader_refusal(l);
+    cr_assert(why && strstr(why->message, "permission denied"));
+    pass_turns(3000);
+    cr_assert(etcd_leader_is_following(l) && !etcd_leader_refusal(l), "it may again");
+    cr_assert(list_of(0)->rows[0].is_following, "and says so");
+}
+
 Test(etcd_leader, one_that_stood_still_asks_first)
 {
     two_standbys();
@@ -1127,12 +1172,6 @@ Test(etcd_leader, a_full_etcd_that_goes_silent_is_waited_for)
 }
 
 #define HEADER "\"header\":{\"revision\":\"9\"}"
-
-static void answer_text(int i, int lane, const char *text)
-{
-    T.sent[i][lane].is_there = false;
-    etcd_leader_answer(&T.runs[i], (etcd_lane_t)lane, ETCD_ANSWERED, bytes_of(text, strlen(text)), T.now_us);
-}
 
 /* Where one that was refused has happened all the same, the next one is not taken for it. */
 Test(etcd_leader, a_marker_is_used_once)
@@ -1968,8 +2007,12 @@ Test(etcd_leader, a_leader_whose_user_is_refused_refuses_what_was_not_sent_befor
         answer_text(0, ETCD_LOGIN, "{\"error\":\"authentication failed\",\"code\":3}");
         cr_assert_eq(outcome(0), is_unknown ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_DENIED);
         cr_assert_eq(T.runs[0].state, ETCD_LEADING);
+        const heddle_error_t *why = etcd_leader_refusal(&T.runs[0]);
+        cr_assert(why && strstr(why->message, "does not let this user in: authentication failed"));
         pass(1000);
         cr_assert(send_one(0, ETCD_LOGIN), "it tries again");
+        answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"two\"}");
+        cr_assert_null(etcd_leader_refusal(&T.runs[0]));
         etcd_leader_end(&T.runs[0], T.now_us);
         turn(0);
         kill_run(0);

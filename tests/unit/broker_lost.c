@@ -45,6 +45,26 @@ Test(lost, the_same_bytes_again_are_a_new_version)
     is_new(HEDDLE_UNCHANGED_FAIL);
 }
 
+static const brokers_t *yielded(void *self)
+{
+    static const brokers_t LIST = {.has_yielded = true};
+    return (void)self, &LIST;
+}
+
+/* It sent its members to a standby, and they serve: it is not to say that bytes are gone. */
+Test(lost, not_by_a_broker_that_yields)
+{
+    served_by_w1();
+    R.b->io.brokers = yielded;
+    R.is_quiet[W1] = true;
+    rig_pass(3 * LEASE_MS);
+    cr_assert_gt(membership_deadline(&R.b->members), R.now.us, "the loop has nothing to do meanwhile");
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_READY);
+    R.b->io.brokers = NULL;
+    rig_pass(LEASE_MS + 500);
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_LOST);
+}
+
 Test(lost, also_where_unchanged_ones_are_skipped)
 {
     served_by_w1();

@@ -12,7 +12,7 @@
 /* Its ERROR to a message; the caller ends it. */
 static void answer_to(const msg_t *m, const char *leader, msg_t *ret_got)
 {
-    standby_t s = {.leader_key = "the key"};
+    standby_t s = {.leader_key = "the key", .is_answered = true};
     snprintf(s.leader, sizeof s.leader, "%s", leader);
     buf_t frame = {0}, out = {0};
     heddle_error_t error;
@@ -51,6 +51,35 @@ Test(standby, says_that_none_leads)
     cr_assert_eq(got.error.retry_ms, STANDBY_SOON_MS);
     cr_assert(strstr(got.error.message, "none leads"), "%s", got.error.message);
     msg_fini(&got);
+}
+
+/* Else the two brokers send a person from one to the other, and none names what is wrong. */
+Test(standby, says_that_etcd_does_not_answer_it)
+{
+    const standby_t s = {.leader = "tcp://a:1"};
+    msg_t m = hello(), got;
+    buf_t frame = {0}, out = {0};
+    heddle_error_t error;
+    cr_assert_eq(msg_encode(&m, &frame), 0);
+    cr_assert(standby_answer(buf_view(&frame), &s, &out));
+    cr_assert_eq(msg_decode(buf_view(&out), &got, &error), 0);
+    cr_assert(strstr(got.error.message, "etcd does not answer it"), "%s", got.error.message);
+    cr_assert_str_eq(got.error.leader, "tcp://a:1");
+    msg_fini(&got);
+    buf_fini(&frame);
+    buf_fini(&out);
+}
+
+Test(standby, one_that_etcd_refuses_is_not_ready_and_says_why)
+{
+    standby_t s = {.leader = "tcp://a:1", .is_answered = true};
+    heddle_error_t error;
+    s.refusal.code = HEDDLE_ERR_DENIED;
+    snprintf(s.refusal.message, sizeof s.refusal.message, "permission denied");
+    snprintf(s.refusal.hint, sizeof s.refusal.hint, "name a user");
+    cr_assert_eq(standby_check_ready(&s, &error), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(error.message, "could not take over: permission denied"), "%s", error.message);
+    cr_assert_str_eq(error.hint, "name a user");
 }
 
 Test(standby, takes_no_message_of_a_member)

@@ -46,6 +46,7 @@ typedef struct {
     json_t *large;         /* of each page, in the test about bytes */
     int together;          /* so many questions are answered one right after the other */
     bool more;             /* pages never end */
+    int unready;           /* of each probe: why; 0: it is well */
     atomic_int asked;      /* for pages that are not of events */
     char *words;           /* of the event that the first pages have; NULL: there is none */
     int pages;             /* so many more than one have it */
@@ -96,7 +97,9 @@ static void answer(rig_t *r, const question_t *q)
 {
     reply_t reply = {.ticket = q->ticket, .more = r->more};
     if (!q->is_stream && !request_is_probe(&q->request)) atomic_fetch_add(&r->asked, 1);
-    if (request_is_probe(&q->request)) reply.more = false, reply.body = json_pack("{s:b}", "ok", 1);
+    if (request_is_probe(&q->request)) reply.more = false;
+    if (request_is_probe(&q->request) && r->unready) error_fail(&reply.error, r->unready, "etcd refuses it");
+    else if (request_is_probe(&q->request)) reply.body = json_pack("{s:b}", "ok", 1);
     else if (q->is_stream && atomic_load(&r->stands_by))
         error_fail(&reply.error, HEDDLE_ERR_UNAVAILABLE, "another broker leads");
     else if (q->is_stream) add_events(r, &q->request, &reply);
@@ -250,6 +253,20 @@ Test(server, an_answer_of_too_many_pages_is_refused, .timeout = 60)
     cr_expect_eq(client_read(fd, "\"retriable\"", text), 500, "%s", text);
     cr_expect(strstr(text, "more than 256 pages"), "%s", text);
     cr_expect_not(strstr(text, "Retry-After"), "it will be the same in a moment: %s", text);
+    close(fd);
+    rig_close(&r);
+}
+
+/* With 401 its asker would look for a token. */
+Test(server, a_probe_that_fails_is_unavailable_whatever_the_reason, .timeout = 60)
+{
+    rig_t r = {.together = 1, .unready = HEDDLE_ERR_DENIED};
+    char text[4096];
+    rig_open(&r);
+    int fd = client_open(&r);
+    client_ask(fd, "/readyz", "*/*");
+    cr_expect_eq(client_read(fd, "etcd refuses it", text), 503, "%s", text);
+    cr_expect(strstr(text, "\"code\":\"denied\""), "%s", text);
     close(fd);
     rig_close(&r);
 }
