@@ -379,8 +379,7 @@ def test_a_clients_name_stands_for_the_version_that_its_path_said():
         assert engine.log[-1] == ("add_lora", "policy@2"), "no copy of it, and none in place of another"
         assert not engine.lora_requests["newest"].load_inplace
         await load(engine, "policy", "heddle://policy", in_place=True)      # what it is already
-        del engine.lora_requests["policy@1"]                                # and one that was unloaded
-        await load(engine, "policy@1", "heddle://policy@1")
+        await load(engine, "policy@1", "heddle://policy@1", in_place=True)
         assert engine.lora_requests["policy@1"].lora_name == "policy@1"
     play(story)
 
@@ -404,6 +403,26 @@ def test_a_clients_load_that_would_change_a_version_is_refused(name, path, words
                 await load(engine, name, path, in_place=True)
             assert engine.log == before
         assert dict(engine.lora_requests) == names
+    play(story)
+
+
+@pytest.mark.parametrize("name", ["policy", "policy@1", "policy@2"])
+def test_a_client_unloads_no_name_that_heddle_gives(name, fastapi):
+    """`del` is what vLLM does with /v1/unload_lora_adapter."""
+    async def story(engine, made, say):
+        await active(say, 1)
+        await active(say, 2)
+        await load(engine, "mine", "heddle://policy@1")
+        await load(engine, "yours", "/a/folder")
+        names = dict(engine.lora_requests)
+        with pytest.raises(sys.modules["fastapi"].HTTPException, match="Heddle gives") as told:
+            del engine.lora_requests[name]
+        assert told.value.status_code == 400 and dict(engine.lora_requests) == names
+        for own in ("mine", "yours"):
+            del engine.lora_requests[own]
+        assert sorted(engine.lora_requests) == ["policy", "policy@1", "policy@2"]
+        with pytest.raises(KeyError):
+            del engine.lora_requests["mine"]
     play(story)
 
 

@@ -276,6 +276,10 @@ class Trial:
                    500)
         self.check("and nothing changed", self.wrong("mine", among=[self.done]), None)
         self.check("it is unloaded", post("unload_lora_adapter", "mine"), 200)
+        given = ("policy", f"policy@{self.done}")
+        self.check("the names that Heddle gives are not",
+                   [post("unload_lora_adapter", name) for name in given], [400] * 2)
+        self.check("and answer", [self.wrong(name, among=[self.done]) for name in given], [None] * 2)
         self.check("one that it has not is not found",
                    post("load_lora_adapter", "yours", lora_path="heddle://policy@999"), 404)
 

@@ -41,3 +41,13 @@ class Requests(dict[str, Any]):
         if version is None and request.lora_path.startswith(SCHEME):
             raise LookupError(f"{request.lora_path} went while it was loaded")
         super().__setitem__(name, request if version is None else version.request)
+
+    def __delitem__(self, name: str) -> None:
+        """What vLLM does to unload a client's name.  Heddle takes its own by pop()."""
+        found = self.get(name)
+        version = None if found is None else self._version_of(found.lora_path)
+        if version is not None and name in (version.name, version.adapter):
+            from fastapi import HTTPException
+            raise HTTPException(400, f"{name} is a name that Heddle gives: its versions come and go by "
+                                     "themselves")
+        super().__delitem__(name)

@@ -78,7 +78,7 @@ class Leader(leader.Leader[Version]):
         def take_back() -> None:
             for name, request in old.items():
                 if request is None:
-                    del names[name]
+                    names.pop(name, None)
                 else:
                     names[name] = request
         return take_back

@@ -51,6 +51,8 @@ SEAMS: tuple[Seam, ...] = (
     Function(_MODELS, "OpenAIServingModels.model_name", ("self", "lora_request")),
     Function(_MODELS, "OpenAIServingModels.load_lora_adapter", ("self", "request"),
              uses=("add_lora", "lora_requests")),
+    Function(_MODELS, "OpenAIServingModels.unload_lora_adapter", ("self", "request"),
+             uses=("lora_requests",)),
     # versions that are fetched at their first request
     Attribute(_MODELS, "OpenAIServingModels", "lora_resolvers"),
     Function(_MODELS, "OpenAIServingModels.resolve_lora", ("self", "lora_name"),
