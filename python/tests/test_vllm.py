@@ -968,6 +968,50 @@ def test_it_is_off_with_an_engine_that_it_does_not_serve(monkeypatch, caplog, ch
     asyncio.run(endpoint.stop())
 
 
+@pytest.fixture
+def child(monkeypatch):
+    """Of the first process of vLLM, which has the rank link."""
+    monkeypatch.setenv("HEDDLE_ADAPTERS", "policy")
+    monkeypatch.setenv("HEDDLE_BROKER", "tcp://127.0.0.1:7700")
+    monkeypatch.setenv("VLLM_PLUGINS", "heddle")
+    monkeypatch.setenv("HEDDLE_RANKS", "heddle-ranks-0")
+    for name, value in (("_listener", None), ("_is_off", False), ("why_off", "vLLM did not load it"),
+                        ("release", lambda: "0.32.0")):
+        monkeypatch.setattr(plugin, name, value)
+    monkeypatch.setattr(plugin.switch, "is_first_process", lambda: False)
+    monkeypatch.setattr(seams, "missing", lambda which=(): [])
+    monkeypatch.setattr(loading, "is_under_the_loader", False)
+    monkeypatch.setattr(loading, "put_under_the_loader", lambda name: None)
+
+
+@pytest.mark.parametrize("rank, count, words", [
+    (0, 2, "2 API processes, and it needs one: --api-server-count 1"), (1, 2, None), (-1, 2, None),
+    (None, None, "multiprocessing started this process")])
+def test_one_of_the_api_servers_that_another_process_started_says_that_it_is_off(child, caplog, rank, count,
+                                                                                 words):
+    plugin.register()
+    assert caplog.messages == []
+    its = {} if rank is None else {"parallel___api_process_rank": rank, "parallel___api_process_count": count}
+    endpoint = plugin.Endpoint()
+    endpoint.attach_router(None)
+    for _ in range(2):
+        asyncio.run(endpoint.init_state(*engine_of(**its)))
+    assert [words in line and "the plug" in line for line in caplog.messages] == [True] * (words is not None)
+
+
+def test_an_api_server_says_nothing_where_the_first_process_said_that_it_is_off(child, caplog, monkeypatch):
+    monkeypatch.delenv("HEDDLE_BROKER")
+    plugin.register()
+    asyncio.run(plugin.Endpoint().init_state(*engine_of(parallel___api_process_count=2)))
+    assert caplog.messages == []
+
+
+def test_an_engine_that_a_child_process_makes_cannot_have_versions(child):
+    plugin.register()
+    with pytest.raises(heddle.Unavailable, match="multiprocessing started this process"):
+        heddle.vllm.attach(LLM([]))
+
+
 def test_it_is_on_with_one_rank(monkeypatch, caplog):
     caplog.set_level("INFO", "vllm.heddle")
     monkeypatch.setenv("HEDDLE_ADAPTERS", "policy")

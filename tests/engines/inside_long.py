@@ -4,7 +4,7 @@ longer than in inside.py and inside_sglang.py.  Prints one line a check, and exi
 
 offline   an LLM and an AsyncLLM without a server (inside_offline.py)
 tp, dp    a server with two ranks, as processes of the CPU: --tensor-parallel-size 2 (--tp-size 2),
-          --data-parallel-size 2.
+          --data-parallel-size 2 (--api-server-count 1).
           Rank 1 refuses one version: it is served nowhere, `heddle publish` says rank and words, and the next
           version is exact
 files     strace of all processes of a server, from the publication of a version to the answer: no file is
@@ -19,7 +19,8 @@ targets   a server that has LoRA of some modules (--lora-target-modules): an ada
 experts   a model with experts (MoE), LoRA of its attention, rsLoRA too: exact
 two       20 versions through two servers, while eight streams and eight other requests run at them: exact;
           and none names a version that one of the two servers has and the other one has not yet
-off       servers where the plugin is off, for a variable, the release or a name: they start and answer
+off       servers where the plugin is off, for a variable, the release or a name, and vLLM with two API
+          processes: they start and answer
 many      500 versions (--count) through one server: after the first 50 no process grows by more than 2 %, or
           has more descriptors or maps more versions, and the process of the model maps the versions that are
           served alone
@@ -525,11 +526,12 @@ class Off:
     plugins = "heddle,failpoint"
     WHY = {"variable": "HEDDLE_ADAPTERS names no adapter", "release": "9.9.9 is not a release",
            "name": "has no no_such_name"}
+    WHY_OF_VLLM = {"process": "the server has 2 API processes, and it needs one: --api-server-count 1"}
 
     def run(self):
         self.start_broker("tcp://127.0.0.1:*")
         log, seen = self.stage.folder / f"{self.kind}.log", 0
-        for self.without, why in self.WHY.items():
+        for self.without, why in (self.WHY | (self.WHY_OF_VLLM if self.kind != "sglang" else {})).items():
             os.environ["HEDDLE_TEST_OFF"] = self.without
             self.start_server()
             del os.environ["HEDDLE_TEST_OFF"]
@@ -553,7 +555,11 @@ class Off:
     def serve(self, *options):
         if self.without == "variable":
             del os.environ["HEDDLE_ADAPTERS"]
+        if self.without == "process":           # where vLLM refuses to load what clients ask for
+            os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0"
+            options = (*options, "--api-server-count", "2")
         super().serve(*options)
+        os.environ.pop("VLLM_ALLOW_RUNTIME_LORA_UPDATING", None)
 
 
 TENSOR_PARALLEL, PLACES = "ranks", "adapters that are loaded"      # options that each engine calls otherwise
@@ -563,7 +569,7 @@ PARTS = {"files": (Files,), "kills": (Kills,), "many": (Many,), "off": (Off,),
          "experts": (Experts, "--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"),
          "targets": (Targets, "--lora-target-modules", "q_proj", "v_proj", "lm_head"),
          "tp": (TwoRanks, TENSOR_PARALLEL, "2"),
-         "dp": (TwoRanks, "--data-parallel-size", "2")}
+         "dp": (TwoRanks, "--data-parallel-size", "2", "--api-server-count", "1")}
 ENGINES = {"vllm": (inside.Trial, ("files", "kept", "kills", "many", "off", "offline", "targets", "two", "tp",
                                    "dp"),
                     {TENSOR_PARALLEL: "--tensor-parallel-size", PLACES: "--max-cpu-loras"}),

@@ -33,6 +33,22 @@ def _off(why: str) -> None:
     _is_off, why_off = True, why
 
 
+def _say_off_in_a_child(engine: Any) -> None:
+    """Of an API server that another process started, unless the plugin is off in that one too, which has said
+    it.  Where there are several such API servers, one of them says it.
+    """
+    global _is_off, why_off
+    parallel = engine.vllm_config.parallel_config
+    if _is_off or getattr(parallel, "_api_process_rank", 0) != 0:
+        return
+    count = getattr(parallel, "_api_process_count", 1)
+    if count > 1:
+        why_off = (f"the server has {count} API processes, and it needs one: --api-server-count 1 (where "
+                   "that is not given, vLLM makes as many as --data-parallel-size says)")
+    switch.say_off(_log, why_off)
+    _is_off = True
+
+
 def adapters() -> list[str]:
     return switch.adapters()
 
@@ -81,12 +97,14 @@ def _offer_backend() -> None:
 
 
 def _turn_on() -> None:
-    global _listener
+    global _listener, why_off
     from heddle import _ranks
     from heddle.vllm import loading
     if switch.is_first_process():
         _listener = _ranks.listen()
         os.environ[switch.LINK] = _listener.name
+    else:
+        why_off = "Python's multiprocessing started this process, and only the first one has the rank link"
     if switch.LINK in os.environ:
         loading.put_under_the_loader(os.environ[switch.LINK])
 
@@ -164,6 +182,7 @@ class Endpoint:
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         if _listener is None:
+            _say_off_in_a_child(engine_client)
             return
         try:
             await self._start(engine_client, state, args)
