@@ -21,28 +21,47 @@ from __future__ import annotations
 import select
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from vllm.distributed.weight_transfer.base import (
-    TrainerInitInfo,
-    TrainerWeightTransferEngine,
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
-from vllm.platforms import current_platform
 
 from heddle import _native
+from heddle._inside import switch
 from heddle.admin import Admin
 from heddle.errors import HeddleError, NotFound
 from heddle.publisher import Publisher
 from heddle.slot import Slot
 from heddle.tensors import torch_name
-from heddle.vllm import reload
+from heddle.vllm import plugin, reload, seams
 from heddle.worker import Worker
+
+
+def _what_is_unknown(missing: Callable[[], list[str]]) -> str | None:
+    """Of vLLM: its release, else the first name that it has not."""
+    if not seams.is_proven(plugin.release(), seams.RELEASES_OF_WEIGHTS):
+        return switch.what_is_not_proven("vLLM", plugin.release, seams.RELEASES_OF_WEIGHTS)
+    return switch.what_differs("vLLM", plugin.release, missing()[:1])
+
+
+def _refusal(why: str | None) -> str:
+    return (f"heddle: the backend for weights does not run here: {why}; hint: take vLLM "
+            f"{', '.join(seams.RELEASES_OF_WEIGHTS)}, or another backend (docs/weights.md)")
+
+
+try:
+    from vllm.distributed.weight_transfer.base import (
+        TrainerInitInfo,
+        TrainerWeightTransferEngine,
+        WeightTransferEngine,
+        WeightTransferInitInfo,
+        WeightTransferUpdateInfo,
+    )
+    from vllm.platforms import current_platform
+except ImportError as e:
+    lacking = str(e)
+    raise ImportError(_refusal(_what_is_unknown(lambda: [lacking]))) from e
 
 __all__ = ["HeddleEngine", "HeddleInitInfo", "HeddleUpdateInfo", "HeddleTrainerEngine",
            "HeddleTrainerInitInfo"]
@@ -78,7 +97,10 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
     supports_draft_weight_update = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse_if(_what_is_unknown(lambda: seams.missing(seams.WEIGHTS)))
         super().__init__(*args, **kwargs)
+        _refuse_if(switch.what_instances_lack("vLLM", plugin.release, (self, "vllm_config"),
+                                              (self, "model_config"), (self, "model")))
         _refuse_what_is_not_proven(self.vllm_config)
         self._info: HeddleInitInfo | None = None
         self._worker: Worker | None = None
@@ -158,6 +180,11 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
     def trainer_send_weights(*_: Any, **__: Any) -> None:
         """Of releases before 0.31, where the trainer had no engine of its own."""
         raise NotImplementedError("heddle: use HeddleTrainerEngine")
+
+
+def _refuse_if(why: str | None) -> None:
+    if why is not None:
+        raise ValueError(_refusal(why))
 
 
 def _refuse_what_is_not_proven(vllm_config: Any) -> None:

@@ -61,8 +61,18 @@ def test_the_leader_begins_and_ends_with_the_server():
     assert log == ["start", "serves", "stop"]
 
 
+def maker(of):
+    @functools.wraps(of)
+    def made():
+        return [used_inside(a) for a in of]     # noqa: F821
+    return made
+
+
 @pytest.mark.parametrize("seam, words", [
     (seams.Function("json", "dumps", ("obj",), uses=("encode",)), None),
+    (seams.Function(__name__, "maker", ("of",), uses=("wraps", "made", "used_inside")), None),
+    (seams.Function(__name__, "maker", ("of",), uses=("made", "used_outside")),
+     f"{__name__}.maker does not use used_outside"),
     (seams.Function("json", "dumps", ("object",)), "json.dumps takes obj"),
     (seams.Function("json", "dumps", ("obj",), uses=("decode",)), "json.dumps does not use decode"),
     (seams.Function("json", "gone", ()), "json has no gone"),

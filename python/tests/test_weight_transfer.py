@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import heddle
+from heddle.vllm import plugin, seams
 
 torch = pytest.importorskip("torch")
 
@@ -25,8 +26,36 @@ class Base:
     def __init__(self, config, vllm_config, device, model):
         self.vllm_config, self.model, self.model_config = vllm_config, model, None
 
-    def parse_update_info(self, told):
-        return self.update_info_cls(**told)
+    def parse_update_info(self, update_dict):
+        return self.update_info_cls(**update_dict)
+
+    def init_transfer_engine(self, init_info): ...
+
+    def start_weight_update(self): ...
+
+    def update_weights(self, update_info): ...
+
+    def receive_weights(self, update_info): ...
+
+    def finish_weight_update(self): ...
+
+    def shutdown(self): ...
+
+
+class Factory:
+    _registry = {}
+
+    @classmethod
+    def register_engine(cls, name, module):
+        cls._registry[name] = module
+
+
+class TrainerFactory:
+    _registry = {}
+
+    @classmethod
+    def register_engine(cls, name, module):
+        cls._registry[name] = module
 
 
 class TrainerBase:
@@ -201,25 +230,61 @@ def same(a, b):
     return all(torch.equal(a[name], b[name]) for name in a) and a.keys() == b.keys()
 
 
+def functions_of(double):
+    """vLLM's functions of the layerwise reload."""
+    def get_layerwise_info(layer):
+        return double.info(layer)
+
+    def initialize_layerwise_reload(model):
+        double.initialize(model)
+
+    def finalize_layerwise_reload(model, model_config):
+        double.finalize(model, model_config)
+
+    def finalize_layerwise_processing(model, model_config): ...
+
+    def make_online_process_loader(layer, param_name):
+        @functools.wraps(layer)
+        def online_process_loader(): ...
+        return online_process_loader
+
+    def restore_layer_on_meta(layer, info):
+        double.put_on_meta(layer, info)
+
+    def to_meta_tensor(tensor):
+        return double.to_meta(tensor)
+
+    class LayerReloadingInfo:
+        def reset(self): ...
+    return {made.__name__: made for made in locals().values() if made is not double}
+
+
+TRANSFER, RELOAD = "vllm.distributed.weight_transfer", "vllm.model_executor.model_loader.reload"
+
+
+def modules_of(double):
+    """vLLM's, as far as the backend uses them, or asks whether they are there: name -> what is in it"""
+    functions, platform = functions_of(double), types.SimpleNamespace(is_cpu=lambda: True)
+    return {"vllm": {}, "vllm.platforms": {"current_platform": platform},
+            "vllm.distributed": {}, TRANSFER: {},
+            f"{TRANSFER}.base": {"TrainerInitInfo": TrainerInfo, "TrainerWeightTransferEngine": TrainerBase,
+                                 "WeightTransferEngine": Base, "WeightTransferInitInfo": object,
+                                 "WeightTransferUpdateInfo": object},
+            f"{TRANSFER}.factory": {"WeightTransferEngineFactory": Factory,
+                                    "WeightTransferTrainerFactory": TrainerFactory},
+            "vllm.model_executor": {}, "vllm.model_executor.model_loader": {}, RELOAD: functions,
+            f"{RELOAD}.layerwise": functions, f"{RELOAD}.meta": functions, f"{RELOAD}.types": functions}
+
+
 @pytest.fixture
 def transfer(monkeypatch):
     """heddle.weight_transfer over the double; `calls`: those of the layerwise reload."""
     double = Reload()
-    base = types.ModuleType("vllm.distributed.weight_transfer.base")
-    base.TrainerInitInfo, base.TrainerWeightTransferEngine = TrainerInfo, TrainerBase
-    base.WeightTransferEngine = Base
-    base.WeightTransferInitInfo = base.WeightTransferUpdateInfo = object
-    its = "vllm.model_executor.model_loader.reload"
-    reload, layerwise, meta = (types.ModuleType(its + end) for end in ("", ".layerwise", ".meta"))
-    reload.initialize_layerwise_reload, reload.finalize_layerwise_reload = double.initialize, double.finalize
-    layerwise.get_layerwise_info = double.info
-    meta.restore_layer_on_meta, meta.to_meta_tensor = double.put_on_meta, double.to_meta
-    names = ["vllm", "vllm.distributed", "vllm.distributed.weight_transfer", "vllm.model_executor",
-             "vllm.model_executor.model_loader"]
-    platforms = types.ModuleType("vllm.platforms")
-    platforms.current_platform = types.SimpleNamespace(is_cpu=lambda: True)
-    for module in (*map(types.ModuleType, names), base, reload, layerwise, meta, platforms):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name, its in modules_of(double).items():
+        module = types.ModuleType(name)
+        vars(module).update(its)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(plugin, "release", lambda: "0.32.0")
     monkeypatch.delitem(sys.modules, "heddle.weight_transfer", raising=False)
     found = importlib.import_module("heddle.weight_transfer")
     found.double, found.calls = double, double.calls
@@ -451,6 +516,44 @@ def test_mixed_weights_take_a_whole_version_before_a_tag(transfer, broker, adapt
     assert same(served.bits(), Model(1).bits())
     trainer.shutdown()
     engine.shutdown()
+
+
+@pytest.mark.parametrize("release", ["0.31.0", "0.33.0", "0.32.0rc1"])
+def test_a_release_that_was_not_proven_is_refused(transfer, monkeypatch, release):
+    monkeypatch.setattr(plugin, "release", lambda: release)
+    with pytest.raises(ValueError, match=f"vLLM {release} is not a release that .*; hint: .* 0.32"):
+        transfer.HeddleEngine(None, config(), None, Model(0))
+
+
+@pytest.mark.parametrize("seam", seams.WEIGHTS, ids=str)
+def test_a_vllm_without_one_of_the_private_names_is_refused(transfer, monkeypatch, seam):
+    """Of an instance, where it is a name of instances."""
+    module, words = sys.modules[seam.module], "vLLM 0.32.0 is not as expected: "
+    if isinstance(seam, seams.Attribute):
+        def init(self, config, vllm_config, device, model):
+            its = {"vllm_config": vllm_config, "model_config": None, "model": model}
+            self.__dict__.update({name: value for name, value in its.items() if name != seam.name})
+        monkeypatch.setattr(Base, "__init__", init)
+        words += f"HeddleEngine has no {seam.name}"
+    elif seam.name.endswith(".__init__"):       # of which every class has one
+        monkeypatch.setattr(getattr(module, seam.name.partition(".")[0]), "__init__", lambda this: None)
+        words += f"{seam.module}.{seam.name} takes this"
+    else:
+        *owner, name = seam.name.split(".")
+        monkeypatch.delattr(getattr(module, *owner) if owner else module, name)
+        words += f"{seam.module} has no {seam.name}"
+    with pytest.raises(ValueError, match=f"{words}; hint: .* 0.32"):
+        transfer.HeddleEngine(None, config(), None, Model(0))
+
+
+@pytest.mark.parametrize("release, words", [("0.26.0", "is not a release"),
+                                            ("0.32.0", "is not as expected: cannot import")])
+def test_a_vllm_without_what_the_backend_is_made_of_is_refused(transfer, monkeypatch, release, words):
+    monkeypatch.setattr(plugin, "release", lambda: release)
+    monkeypatch.delattr(sys.modules[f"{TRANSFER}.base"], "TrainerInitInfo")
+    monkeypatch.delitem(sys.modules, "heddle.weight_transfer")
+    with pytest.raises(ImportError, match=f"heddle: .* vLLM {release} {words}.*; hint: .* 0.32"):
+        importlib.import_module("heddle.weight_transfer")
 
 
 @pytest.mark.parametrize("its, words", [(config(ranks=2), "one rank"), (config(replicas=2), "one rank"),

@@ -10,6 +10,7 @@ import importlib
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 
@@ -63,5 +64,12 @@ def _lacks(seam: Seam) -> str | None:
     has = code.co_varnames[:code.co_argcount]
     if has[:len(seam.parameters)] != seam.parameters:
         return f"{seam.module}.{seam.name} takes {', '.join(has)}"
-    unused = [name for name in seam.uses if name not in code.co_names]
+    used = _used_by(code)
+    unused = [name for name in seam.uses if name not in used]
     return f"{seam.module}.{seam.name} does not use {', '.join(unused)}" if unused else None
+
+
+def _used_by(code: CodeType) -> set[str]:
+    """And by the functions that it makes."""
+    made = [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return {*code.co_names, *(inner.co_name for inner in made)}.union(*map(_used_by, made))

@@ -50,8 +50,12 @@ def why_not(turn_on: Callable[[], None], *checks: Callable[[], str | None]) -> s
 def what_is_unknown(engine: str, release: Release, seams: Any) -> str | None:
     """`seams`: the module of that name, of the engine's plugin."""
     if not seams.is_proven(release()):
-        return f"{engine} {release()} is not a release that it was proven with ({', '.join(seams.RELEASES)})"
+        return what_is_not_proven(engine, release, seams.RELEASES)
     return what_differs(engine, release, seams.missing(seams.SEAMS))
+
+
+def what_is_not_proven(engine: str, release: Release, releases: Iterable[str]) -> str:
+    return f"{engine} {release()} is not a release that it was proven with ({', '.join(releases)})"
 
 
 def what_instances_lack(engine: str, release: Release, *wanted: tuple[Any, str]) -> str | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from heddle._inside.seams import Attribute, Function, Global, Seam, missing
 
-__all__ = ["Attribute", "Function", "Global", "OFFLINE", "RELEASES", "SEAMS", "WEIGHTS", "is_proven",
-           "missing"]
+__all__ = ["Attribute", "Function", "Global", "OFFLINE", "RELEASES", "RELEASES_OF_WEIGHTS", "SEAMS",
+           "WEIGHTS", "is_proven", "missing"]
 
 # Releases (their first two numbers) whose answers were compared, token by token, with PEFT's
 # (tests/engines/run).  In others the plugin stays off, though the names below are there in more of them.
 RELEASES = ("0.26", "0.31", "0.32")
+RELEASES_OF_WEIGHTS = ("0.32",)         # of heddle.weight_transfer, which is refused in others
 
 _MANAGER, _MODEL = "vllm.lora.worker_manager", "vllm.lora.lora_model"
 _MODELS, _ENGINE = "vllm.entrypoints.openai.models.serving", "vllm.v1.engine.async_llm"
@@ -69,8 +70,8 @@ SEAMS: tuple[Seam, ...] = (
 )
 
 
-def is_proven(release: str) -> bool:
-    return ".".join(release.split(".")[:2]) in RELEASES and "rc" not in release and "dev" not in release
+def is_proven(release: str, releases: tuple[str, ...] = RELEASES) -> bool:
+    return ".".join(release.split(".")[:2]) in releases and "rc" not in release and "dev" not in release
 
 
 # attach() alone
