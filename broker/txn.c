@@ -91,6 +91,19 @@ static void note_refusal(broker_t *b, const heddle_error_t *error)
     error_text(b->read_only_hint, sizeof b->read_only_hint, error->hint);
 }
 
+/* Greater numbers of members are recorded now.  The request that revealed them is handled again, before all
+ * that wait, unless it got an error meanwhile. */
+static void take_numbers(broker_t *b, instant_t now)
+{
+    txn_t *t = &b->txn;
+    restored_numbers_note(b, &t->frame->recovery, now);
+    if (t->is_answered) return;
+    DL_PREPEND(b->waiting, t->frame);
+    b->waiting_count++;
+    b->waiting_bytes += t->frame->bytes;
+    t->frame = NULL;
+}
+
 /* The transaction has ended; `was_tried`: the store has answered.  The broker's state follows the store's,
  * and then the request that began the transaction gets its answer. */
 static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
@@ -102,7 +115,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
      * content is not known any more ends the process. */
     if (was_tried && b->state != BROKER_BROKEN) {
         broker_state_t before = b->state;
-        if (b->state == BROKER_READ_ONLY && !rc) rollout_resume(&b->rollout, now.us);
+        if ((b->state == BROKER_READ_ONLY || t->has_turned_away) && !rc) rollout_resume(&b->rollout, now.us);
         if (b->state == BROKER_READY && rc) b->read_only_ms = now.wall_ms;
         if (rc) note_refusal(b, error);
         b->state = rc ? BROKER_READ_ONLY : BROKER_READY;
@@ -138,15 +151,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         if (!rc) keys_answer(b, t, now);
         break;
     case TXN_NUMBERS:
-        if (!rc) {
-            /* Greater numbers of members are recorded now.  The request that revealed them is handled
-             * again, before all that wait. */
-            restored_numbers_note(b, &t->frame->recovery, now);
-            DL_PREPEND(b->waiting, t->frame);
-            b->waiting_count++;
-            b->waiting_bytes += t->frame->bytes;
-            t->frame = NULL;
-        }
+        if (!rc) take_numbers(b, now);
         /* fall through */
     case TXN_OPEN:
         if (rc && b->state == BROKER_READ_ONLY) open_note_refused(b, t->frame);
@@ -259,6 +264,7 @@ void txn_defer(const call_t *c)
         free(b->txn.frame);
         b->txn.frame = r;
         b->txn.asker = r->asker;
+        b->txn.is_answered = false;
         return;
     }
     DL_FOREACH_SAFE(b->waiting, r, next)
@@ -315,6 +321,19 @@ void txn_handle_waiting(broker_t *b, instant_t now)
 
 /* ---- deadlines ---- */
 
+/* Why the store does not confirm the open transaction; NULL: it has not said so. */
+static const heddle_error_t *refusal_of(const broker_t *b)
+{
+    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    return brokers ? brokers->refusal : NULL;
+}
+
+/* A publisher that opens repeats its request, so that no deadline of it ever comes: a reason ends it. */
+static uint64_t waits_until_us(const broker_t *b, const asker_t *asker, uint64_t deadline_us)
+{
+    return asker->type == MSG_OPEN && refusal_of(b) ? 0 : deadline_us;
+}
+
 /* The answer says whether the request may still be recorded, because only then the client must ask with
  * the same request id. */
 static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, instant_t now)
@@ -323,9 +342,10 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     bool is_publish = asker->type == MSG_PUBLISH;
     unsigned long long open_ms = (now.us - b->txn.began_us) / 1000;
     const char *name = msg_name((int)asker->type);
-    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
-    const char *why = brokers && brokers->refusal ? brokers->refusal->message : "";
-    int code = is_publish ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_UNAVAILABLE;
+    const heddle_error_t *refusal = refusal_of(b);
+    const char *why = refusal ? refusal->message : "";
+    bool has_reason = refusal && asker->type == MSG_OPEN;
+    int code = is_publish ? HEDDLE_ERR_DEADLINE : has_reason ? refusal->code : HEDDLE_ERR_UNAVAILABLE;
     if (is_under_way)
         error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms%s%s", name,
                    open_ms, *why ? ": " : "", why);
@@ -335,11 +355,27 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
                    open_ms, *why ? ": " : "", why);
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
     error_hint(&error, "%s",
-               !is_under_way ? "nothing was recorded; try again"
+               has_reason      ? refusal->hint
+               : !is_under_way ? "nothing was recorded; try again"
                : is_publish
                    ? "it may still be recorded: publish again with the same opts.request_id to find out"
                    : "it may still be recorded; try again");
     broker_refuse_asker(b, asker, &error, is_publish ? 0 : b->opts.lease_ms / 4);
+}
+
+/* Of the one that began the open transaction. */
+static uint64_t asker_waits_until_us(const broker_t *b)
+{
+    const txn_t *t = &b->txn;
+    bool waits = t->is_open && t->asker.peer && t->deadline_us && !t->is_answered;
+    return waits ? waits_until_us(b, &t->asker, t->deadline_us) : CLOCK_NEVER;
+}
+
+/* It is not there when the store goes on, and its versions wait for it then. */
+static void turn_away(broker_t *b, const saved_frame_t *open)
+{
+    open_note_refused(b, open);
+    b->txn.has_turned_away = true;
 }
 
 /* A transaction cannot be taken back, so only its answer is late.  Requests that have not begun are
@@ -348,26 +384,26 @@ void txn_end_late_waiting(broker_t *b, instant_t now)
 {
     txn_t *t = &b->txn;
     if (!t->is_open) return;
-    if (t->asker.peer && t->deadline_us && !t->is_answered && now.us >= t->deadline_us) {
+    if (now.us >= asker_waits_until_us(b)) {
         t->is_answered = true;
         answer_late(b, &t->asker, true, now);
+        if (t->asker.type == MSG_OPEN) turn_away(b, t->frame);
     }
     saved_frame_t *r, *next;
     DL_FOREACH_SAFE(b->waiting, r, next)
     {
-        if (now.us < r->deadline_us) continue;
+        if (now.us < waits_until_us(b, &r->asker, r->deadline_us)) continue;
         answer_late(b, &r->asker, false, now);
+        if (r->asker.type == MSG_OPEN) turn_away(b, r);
         free(take(b, r));
     }
 }
 
 uint64_t txn_waiting_deadline(const broker_t *b)
 {
-    const txn_t *t = &b->txn;
-    bool has_asker = t->is_open && t->asker.peer && t->deadline_us && !t->is_answered;
-    uint64_t first = has_asker ? t->deadline_us : CLOCK_NEVER;
+    uint64_t first = asker_waits_until_us(b);
     const saved_frame_t *r;
     DL_FOREACH(b->waiting, r)
-    if (r->deadline_us < first) first = r->deadline_us;
+    first = clock_earlier(first, waits_until_us(b, &r->asker, r->deadline_us));
     return first;
 }

@@ -9,6 +9,7 @@
  *   open    broker_committed: confirmed            -> idle   apply, replies leave
  *           broker_committed: refused              -> idle   dropped, the asker gets the error
  *           the asker's deadline passes            -> open   it gets an error: the outcome is unknown
+ *           the store says why it does not confirm -> open   each OPEN gets that as its error, at once
  *
  * At most one transaction is open.  It owns all that it needs when it ends: its records with their texts,
  * its encoded replies, the asker, and the frame of a request that is handled again.  Nothing of it is on
@@ -26,7 +27,8 @@
  *   VERSION           its track begins, and it is announced
  *   DECISION, STATE   COMMIT, ABORT and RETIRE to workers; the next version begins
  *   FLOOR             the adapter's decision may have to be made anew
- *   WRITER            a publisher's session begins, with WELCOME; or the event that it is closed
+ *   WRITER            a publisher's session begins, with WELCOME, unless its OPEN got an error meanwhile; or
+ *                     the event that it is closed
  *   KEY               an event; of a revoked key all sessions and connections end
  *   FORGET            its track has no row in the registry any more
  *   ADAPTER_FORGET    an event; its tracks go, and questions about it are answered (before it is applied)
@@ -95,7 +97,8 @@ typedef enum {
 typedef struct txn {
     txn_kind_t kind;
     bool is_open;
-    bool is_answered; /* its asker got an error at the deadline */
+    bool is_answered;     /* its asker got an error: at the deadline, or of why the store confirms nothing */
+    bool has_turned_away; /* a publisher that opens, in the same way: it comes again */
     asker_t asker;
     uint64_t began_us;
     uint64_t deadline_us;      /* of its asker; 0: none */

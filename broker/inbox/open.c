@@ -133,7 +133,8 @@ static void begin_writer(const call_t *c, uint64_t token)
     sessions_note_begun(c, member);
 }
 
-/* The WRITER record is on disk.  If the publisher is gone by now, its record is closed again. */
+/* The WRITER record is on disk.  If the publisher is gone by now, its record is closed again.  One that got
+ * an error takes no WELCOME: it opens anew, or has ended. */
 void open_recorded(broker_t *b, uint64_t token, instant_t now)
 {
     const saved_frame_t *r = b->txn.frame;
@@ -144,7 +145,7 @@ void open_recorded(broker_t *b, uint64_t token, instant_t now)
                 .now = now};
     msg_t m;
     heddle_error_t error;
-    if (!c.peer || c.peer->role != ROLE_PUBLISHER) { /* the publisher left */
+    if (!c.peer || c.peer->role != ROLE_PUBLISHER || b->txn.is_answered) { /* the publisher left */
         b->has_abandoned = true;
     } else if (msg_decode(bytes_of(r->frame, r->bytes), &m, &error)) {
         b->has_abandoned = true;

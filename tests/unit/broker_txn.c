@@ -216,7 +216,9 @@ Test(txn, requests_that_wait_are_bounded)
 
 static const brokers_t *refused_list(void *self)
 {
-    static const heddle_error_t WHY = {.code = HEDDLE_ERR_NO_SPACE, .message = "etcd has no room"};
+    static const heddle_error_t WHY = {.code = HEDDLE_ERR_NO_SPACE,
+                                       .message = "etcd has no room",
+                                       .hint = "raise its quota"};
     static const brokers_t LIST = {.is_answered = true, .refusal = &WHY};
     (void)self;
     return &LIST;
@@ -234,6 +236,95 @@ Test(txn, a_deadline_has_the_reason_why_an_etcd_confirms_nothing)
     rig_pass(1000);
     said = rig_error(T, "deadline")->message;
     cr_assert(strstr(said, "was not started") && strstr(said, "store: etcd has no room"), "%s", said);
+}
+
+/* It repeats its request, so that a deadline of its own never comes. */
+Test(txn, a_publisher_that_opens_has_the_reason_at_once)
+{
+    opened(1);
+    publish(1);
+    rig_open(OTHER, "another", "writer", 0, false);
+    rig_pass(1);
+    cr_assert(!rig_has(OTHER, MSG_ERROR) && R.b->waiting_count == 1, "there is none yet");
+    R.b->io.brokers = refused_list;
+    cr_assert_eq(broker_flush(R.b, R.now), 0, "at the next tick");
+    rig_pass(1);
+    const msg_error_t *e = rig_error(OTHER, "no_space");
+    cr_assert(e->of == MSG_OPEN && e->retriable && e->retry_ms);
+    cr_assert(strstr(e->message, "OPEN was not started") && strstr(e->message, "store: etcd has no room"),
+              "%s", e->message);
+    cr_assert_str_eq(e->hint, "raise its quota");
+    cr_assert(R.b->waiting_count == 0 && !rig_has(T, MSG_ERROR), "a publication has its deadline");
+}
+
+/* The WELCOME would be none to it: it has ended, or opens anew. */
+Test(txn, an_open_that_got_the_reason_begins_no_session)
+{
+    opened(1);
+    size_t begun = rig_event_count(EVENT_WRITER_OPENED);
+    R.b->io.brokers = refused_list;
+    for (size_t asked = 1; asked <= 2; asked++) {
+        rig_open(OTHER, "another", "writer", 0, false);
+        cr_assert(rig_is_committing() && R.b->waiting_count == 0);
+        rig_pass(1);
+        const msg_error_t *e = rig_error(OTHER, "no_space");
+        cr_assert(strstr(e->message, "has not confirmed this OPEN"), "%s", e->message);
+        cr_assert_eq(rig_count(MSG_ERROR), asked, "each time that it asks");
+    }
+    R.b->io.brokers = NULL;
+    rig_confirm(HEDDLE_OK);
+    cr_assert(!rig_has(OTHER, MSG_WELCOME) && rig_event_count(EVENT_WRITER_OPENED) == begun);
+    rig_confirm(HEDDLE_OK); /* its record is closed */
+    rig_open(OTHER, "another", "writer", 0, false);
+    rig_confirm(HEDDLE_OK);
+    cr_assert(rig_has(OTHER, MSG_WELCOME));
+    cr_assert_eq(rig_event_count(EVENT_WRITER_OPENED), begun + 1);
+}
+
+Test(txn, an_open_that_got_the_reason_is_not_handled_again)
+{
+    opened(1);
+    rig_hello(OTHER, ROLE_PUBLISHER);
+    msg_t m = {.type = MSG_OPEN};
+    m.open = (msg_open_t){.req = ++R.req,
+                          .adapter = "another",
+                          .writer = "writer",
+                          .epoch = R.b->registry.epoch + 3,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
+    R.b->io.brokers = refused_list;
+    rig_frame(OTHER, &m);
+    cr_assert(rig_is_committing(), "the epoch, before its writer");
+    rig_pass(1);
+    rig_error(OTHER, "no_space");
+    rig_confirm(HEDDLE_OK);
+    cr_assert(!rig_is_committing() && !rig_has(OTHER, MSG_WELCOME));
+}
+
+Test(txn, the_versions_of_a_publisher_that_got_the_reason_wait_a_lease_for_it)
+{
+    rig_open(OTHER, "another", "writer", 0, false);
+    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
+    R.is_late = true;
+    rig_publish(OTHER, (rig_publish_t){.digest = 50, .adapter = "another"});
+    R.is_quiet[T] = true;
+    rig_pass(5 * LEASE_MS);
+    R.is_quiet[T] = false;
+    R.tokens[T] = 0;
+    rig_drop_letters();
+    R.b->io.brokers = refused_list;
+    rig_open(T, "policy", "trainer", 1, false);
+    rig_pass(1);
+    rig_error(T, "no_space");
+    R.b->io.brokers = NULL;
+    R.is_late = false;
+    rig_confirm(HEDDLE_OK);
+    rig_pass(100);
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_open(T, "policy", "trainer", 1, false);
+    rig_pass(5 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "staging", "it is there, and serves it");
 }
 
 Test(txn, a_publication_ends_by_its_deadline_and_says_so)
