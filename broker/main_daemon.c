@@ -115,13 +115,15 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
     return rc;
 }
 
-/* Only the first failure is kept: later ones follow from it. */
+/* Only the first failure is logged and kept: later ones follow from it, or are the same, as of a store that
+ * is turned once more before the loop ends. */
 static void io_fatal(void *self, const heddle_error_t *error)
 {
     daemon_t *d = self;
-    log_emit(LOG_ERROR, "broker.fatal", "%s: %s", heddle_err_name(error->code), error->message);
-    if (!d->end.code) d->end = *error;
     loop_stop(d->loop);
+    if (d->end.code) return;
+    d->end = *error;
+    log_emit(LOG_ERROR, "broker.fatal", "%s: %s", heddle_err_name(error->code), error->message);
 }
 
 static void io_random(void *self, void *data, size_t bytes)
