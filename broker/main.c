@@ -134,7 +134,8 @@ static void print_ready(const daemon_facts_t *f)
         heddle_version(), "public_key", f->public_key, "http", f->http));
 }
 
-static int serve(const args_t *args, heddle_error_t *error)
+/* `ret_cluster`, of a broker that led: the id of its registry. */
+static int serve(const args_t *args, char ret_cluster[HEDDLE_NAME_MAX + 1], heddle_error_t *error)
 {
     daemon_opts_t opts = {.listen = args->listen,
                           .data = args->data,
@@ -159,6 +160,7 @@ static int serve(const args_t *args, heddle_error_t *error)
     daemon_facts(d, &facts);
     print_ready(&facts);
     notify_ready(facts.endpoint);
+    snprintf(ret_cluster, HEDDLE_NAME_MAX + 1, "%s", facts.cluster);
     rc = daemon_run(d, error);
     if (rc != HEDDLE_ERR_FENCED || !args->store) notify_stopping(); /* else it goes on as a standby */
     daemon_close(&d);
@@ -167,12 +169,18 @@ static int serve(const args_t *args, heddle_error_t *error)
 
 /* A broker that does not lead any more is a standby again, and its members find the one that leads.  The same
  * program begins anew in this process, which goes on for its service manager: ZeroMQ releases the address of
- * the check of keys only some time after a listener is closed.  Returns when that cannot be. */
-static int start_anew(char **argv, heddle_error_t *error)
+ * the check of keys only some time after a listener is closed.  It goes on with the registry that it led
+ * (`cluster`), and makes no other one where an etcd has none any more.  Returns when that cannot be. */
+static int start_anew(int argc, char **argv, const char *cluster, heddle_error_t *error)
 {
+    char **with = calloc((size_t)argc + 3, sizeof *with), option[HEDDLE_NAME_MAX + 32];
     log_emit(LOG_WARN, "broker.fenced", "%s", error->message);
-    execv("/proc/self/exe", argv);
+    snprintf(option, sizeof option, "--store-cluster=%s", cluster);
+    if (with) memcpy(with, argv, (size_t)argc * sizeof *argv);
+    if (with && *cluster) with[argc] = option;
+    if (with) execv("/proc/self/exe", with);
     error_hint(error, "it could not start anew as a standby (%s): start it again", strerror(errno));
+    free(with);
     return error->code;
 }
 
@@ -180,7 +188,7 @@ int main(int argc, char **argv)
 {
     args_t args = {.http = {.program = "broker", .has_api = true}};
     heddle_error_t error = {0};
-    char data[4096], range[64];
+    char data[4096], range[64], cluster[HEDDLE_NAME_MAX + 1] = "";
     if (argc > 1 && !strcmp(argv[1], "registry")) return main_registry(argc - 1, argv + 1);
     process_take_log_format(argc, argv);
     int rc = process_begin(&error);
@@ -222,8 +230,9 @@ int main(int argc, char **argv)
         sigaddset(&mine, SIGINT);
         sigprocmask(SIG_BLOCK, &mine, NULL);
         umask(077);
-        rc = serve(&args, &error);
-        if (rc == HEDDLE_ERR_FENCED && args.store) rc = start_anew(argv, &error);
+        rc = serve(&args, cluster, &error);
+        if (rc == HEDDLE_ERR_FENCED && args.store)
+            rc = start_anew(argc, argv, args.store_cluster ? "" : cluster, &error);
         if (rc == HEDDLE_ERR_INTERRUPTED && args.store) rc = HEDDLE_OK; /* a standby that was ended */
     }
     /* Scripts read the failure from stdout, people from stderr. */

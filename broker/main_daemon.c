@@ -54,6 +54,7 @@ struct daemon {
     buf_t answer;            /* a standby's */
     uint64_t turned_away;    /* messages of members, to the standbys in turn */
     bool has_yielded;        /* and the log says so */
+    standby_sent_t sent;     /* since then */
     uint64_t next_us;        /* when the broker wants its next tick, as its last flush said */
     uint64_t commit_us;      /* when the commit that is under way began */
     int commit_count;        /* and its records */
@@ -161,7 +162,7 @@ static bool turn_away(daemon_t *d, peer_t from, bytes_t frame)
     if (!b || !b->has_yielded) return false;
     const brokers_row_t *to = b->count ? &b->rows[d->turned_away % b->count] : NULL;
     buf_clear(&d->answer);
-    if (!standby_turn_away(frame, to, &d->answer)) return false;
+    if (!standby_turn_away(frame, to, &d->sent, &d->answer)) return false;
     d->turned_away++;
     if (d->answer.bytes) (void)wire_send(d->wire, from, buf_view(&d->answer));
     return true;
@@ -217,7 +218,7 @@ static void note_yield(daemon_t *d)
     d->has_yielded = true;
     log_emit(LOG_WARN, "broker.yielded",
              "%s has not answered for two leases, and another broker may lead: members are sent to those "
-             "that stood by, and questions are answered still",
+             "that stood by; questions are answered where none leads",
              main_store_place(&d->store));
 }
 

@@ -30,7 +30,7 @@ static const metric_t METRICS[] = {
     [EPOCH] = {"heddle_broker_epoch", "", METRIC_GAUGE, NULL,
         "Number of this start of the broker"},
     [LEADS] = {"heddle_broker_leads", "", METRIC_GAUGE, NULL,
-        "1 while this broker leads, 0 while it stands by"},
+        "1 while this broker leads; 0 while it stands by, or has yielded (`broker.yielded` in its log)"},
     [FOLLOWS] = {"heddle_standby_following", "", METRIC_GAUGE, NULL,
         "Of a standby: 1 while it could take over at once, else 0"},
     [BEHIND] = {"heddle_standby_behind_revisions", "", METRIC_GAUGE, NULL,
@@ -154,7 +154,8 @@ static void put_broker(const broker_t *b, const main_store_t *store, const histo
     samples_add(to, &METRICS[BUILD], heddle_version(), 1);
     put(to, START_TIME, (double)b->started_ms / 1e3);
     put(to, EPOCH, (double)b->registry.epoch);
-    put(to, LEADS, 1);
+    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    put(to, LEADS, !(brokers && brokers->has_yielded));
     uint64_t counts[REASON_COUNT];
     answer_view_t view = query_view(b, now);
     status_reasons_count(&view, counts);

@@ -63,13 +63,24 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
     return !msg_encode(&answer, out);
 }
 
+/* False: it was before, and there is none that leads.  A list that is full forgets the oldest, which is sent
+ * once more. */
+static bool is_first_time(standby_sent_t *sent, const key16_t *life)
+{
+    size_t known = sent->count < STANDBY_SENT ? sent->count : STANDBY_SENT;
+    for (size_t i = 0; i < known; i++)
+        if (!memcmp(&sent->lives[i], life, sizeof *life)) return false;
+    sent->lives[sent->count++ % STANDBY_SENT] = *life;
+    return true;
+}
+
 /* What a member needs another broker for, with the number of the request and of the session.  Other messages
  * follow from a session, which ends at its next heartbeat. */
 static bool is_of_member(const msg_t *m, uint64_t *ret_req, uint64_t *ret_token)
 {
     *ret_req = *ret_token = 0;
     switch (m->type) {
-    case MSG_HELLO: return m->hello.role != ROLE_ADMIN;
+    case MSG_HELLO: return true;
     case MSG_JOIN: *ret_req = m->join.req; return true;
     case MSG_OPEN: *ret_req = m->open.req; return true;
     case MSG_PUBLISH:
@@ -81,7 +92,7 @@ static bool is_of_member(const msg_t *m, uint64_t *ret_req, uint64_t *ret_token)
     }
 }
 
-bool standby_turn_away(bytes_t frame, const brokers_row_t *to, buf_t *out)
+bool standby_turn_away(bytes_t frame, const brokers_row_t *to, standby_sent_t *sent, buf_t *out)
 {
     msg_t m, answer;
     heddle_error_t error;
@@ -89,6 +100,7 @@ bool standby_turn_away(bytes_t frame, const brokers_row_t *to, buf_t *out)
     if (msg_decode(frame, &m, &error)) return false;
     msg_type_t of = m.type;
     bool is_taken = is_of_member(&m, &req, &token);
+    if (of == MSG_HELLO && m.hello.role == ROLE_ADMIN) is_taken = to && is_first_time(sent, &m.hello.life);
     msg_fini(&m);
     if (!is_taken) return false;
     /* A session that is not found ends, and its member says HELLO, as to a broker that was started again. */

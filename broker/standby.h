@@ -8,6 +8,7 @@
  *
  *   HELLO, JOIN, OPEN      ERROR `unavailable`, retriable; to HELLO with the address of one that stood by
  *   HEARTBEAT, PUBLISH     ERROR `not_found` of the session, which ends: the client says HELLO
+ *   HELLO of an admin      the same, once: where no other one leads it comes back, and has its answer here
  *
  * It decides nothing, looks up no key and admits no member: the client goes to the leader, or asks again
  * (docs/protocol.md, Standbys).  Without state.  The loop's thread. */
@@ -44,9 +45,16 @@ int standby_refuse(const standby_t *s, heddle_error_t *error);
 /* Appends the answer to `out`.  False: there is none, or no memory for it. */
 bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out);
 
+/* The admins that were sent to another one, the latest of them. */
+#define STANDBY_SENT 64
+typedef struct {
+    key16_t lives[STANDBY_SENT];
+    size_t count;
+} standby_sent_t;
+
 /* The answer of a broker that yields.  `to`: one that stood by; NULL: none is known.  False: the frame is
  * none of these, and the broker has to answer it.  Without memory `out` stays as it is. */
-bool standby_turn_away(bytes_t frame, const brokers_row_t *to, buf_t *out);
+bool standby_turn_away(bytes_t frame, const brokers_row_t *to, standby_sent_t *sent, buf_t *out);
 
 /* Writes the value of a leader's key: the whole address, for a standby to name it, and of a long host name
  * the first part.  `key` "": none. */

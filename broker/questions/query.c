@@ -46,6 +46,7 @@ static void view_refusal(const broker_t *b, instant_t now, answer_view_t *v)
     v->read_only_code = is_known ? b->read_only_code : HEDDLE_ERR_UNAVAILABLE;
     v->read_only_why = is_known ? b->read_only_why : BROKERS_UNANSWERED;
     v->read_only_hint = is_known ? b->read_only_hint : BROKERS_UNANSWERED_HINT;
+    if (of && of->has_yielded) v->read_only_why = BROKERS_YIELDED;
     if (of && of->refusal) {
         v->read_only_code = of->refusal->code;
         v->read_only_why = of->refusal->message;

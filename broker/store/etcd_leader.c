@@ -251,8 +251,10 @@ static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta)
     }
     const char *cluster = rows_cluster(l->rows);
     if (l->opts.cluster && strcmp(cluster, l->opts.cluster)) {
-        refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix belongs to another cluster",
-               "see that --store names the right etcd and prefix, and --store-cluster the right cluster");
+        refuse(
+            l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix belongs to another cluster",
+            "see that --store names the right etcd and prefix, and --store-cluster, where it is given, the "
+            "right cluster; where etcd has lost its data, restore a snapshot");
         error_contrast(&l->why, l->opts.cluster, *cluster ? cluster : "none: the prefix is empty");
         return false;
     }
@@ -432,7 +434,8 @@ static void look_if_gone(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_
 /* `why`: of an answer that was read, what it says; of one that was not, whatever came. */
 static void note_trouble(etcd_leader_t *l, etcd_outcome_t outcome, bool is_read, bytes_t why)
 {
-    char text[sizeof l->trouble] = "what answers there is not an etcd of version 3.4 or later";
+    char text[sizeof l->trouble] = "what answers there is not an etcd of version 3.4 or later, or its JSON "
+                                   "gateway is off (enable-grpc-gateway)";
     if (is_read || outcome != ETCD_ANSWERED)
         text_printf(text, sizeof text, "%.*s",
                     why.bytes < sizeof text ? (int)why.bytes : (int)sizeof text - 1,
@@ -691,7 +694,8 @@ bool etcd_leader_has_yielded(const etcd_leader_t *l) { return l->has_yielded; }
 static void look_if_late(etcd_leader_t *l, uint64_t now_us)
 {
     bool is_late = l->state == ETCD_LEADING && now_us >= l->lease_us + l->ttl_s * SECOND_US;
-    if (is_late && l->brokers.count && !etcd_leader_is_answered(l)) l->has_yielded = true;
+    bool is_in = etcd_leader_is_answered(l) && !l->denied.code;
+    if (is_late && l->brokers.count && !is_in) l->has_yielded = true;
 }
 
 int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uint64_t now_us,
@@ -701,6 +705,8 @@ int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uin
     etcd_txn_t t;
     char text[MARKER_BYTES];
     if (l->state != ETCD_LEADING || now_us >= l->lease_us) {
+        if (error && l->denied.code) *error = l->denied;
+        if (l->denied.code) return l->denied.code;
         error_fail(error, HEDDLE_ERR_UNAVAILABLE, "etcd has not confirmed for %u s that this broker leads",
                    (unsigned)l->ttl_s);
         error_hint(error, "nothing was recorded; see that etcd answers and has a majority");
@@ -1026,6 +1032,7 @@ static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     }
     s->is_sent = false;
     s->due_us = now_us + SECOND_US;
+    l->failures = 0;
     note_denial(l, HEDDLE_ERR_DENIED, "does not let this user in", why, hint);
     if (!l->is_committing || work(l)->is_sent || work(l)->is_unknown) return;
     l->why = l->denied;
@@ -1065,7 +1072,9 @@ static void on_no_answer(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us)
 {
     etcd_lane_state_t *s = &l->lanes[lane];
     try_again(l, s, now_us);
-    if (l->state == ETCD_LOOKING && !l->was_answered && now_us - l->began_us >= ETCD_START_MS * 1000ull)
+    bool may_wait = l->opts.purpose != ETCD_SERVE && !l->is_untrusted; /* as long as its caller says */
+    if (l->state == ETCD_LOOKING && !l->was_answered && !may_wait &&
+        now_us - l->began_us >= ETCD_START_MS * 1000ull)
         refuse_start(l);
     else if (l->state == ETCD_TAKING && lane == ETCD_WORK)
         look(l, ETCD_LOOKING, s->due_us); /* did it take? */

@@ -1078,6 +1078,12 @@ Test(answer, ready_is_no_broker_whose_etcd_does_not_answer)
     expect(b, "reasons[0].name", "\"store.unanswered\"");
     cr_assert_eq(view()->read_only_ms, now.wall_ms - 3000, "since its last answer");
     json_decref(b);
+    told_brokers.has_yielded = true;
+    b = body_of((msg_query_t){.op = "status"});
+    const char *text =
+        json_string_value(json_object_get(json_array_get(json_object_get(b, "warnings"), 0), "message"));
+    cr_assert(text && strstr(text, "another one may lead"), "%s", text);
+    json_decref(b);
     broker->state = BROKER_READ_ONLY;
     broker->read_only_code = HEDDLE_ERR_NO_SPACE;
     cr_assert(strstr(unready(HEDDLE_ERR_UNAVAILABLE), "no endpoint"), "it comes first");

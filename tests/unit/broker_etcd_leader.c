@@ -77,6 +77,19 @@ static void open_user(int i)
     cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
 }
 
+#define CLUSTER "0123456789abcdef"
+
+static void open_for(int i, etcd_purpose_t purpose)
+{
+    open_run(i);
+    etcd_leader_opts_t opts = T.runs[i].opts;
+    opts.purpose = purpose;
+    opts.fresh = CLUSTER;
+    opts.epoch = 7;
+    etcd_leader_fini(&T.runs[i]);
+    cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
+}
+
 /* One lane's request goes out, if one is due. */
 static bool send_one(int i, int lane)
 {
@@ -1258,6 +1271,20 @@ Test(etcd_leader, no_etcd_is_said_after_some_seconds)
     refused(0, HEDDLE_ERR_UNAVAILABLE, "no endpoint answers");
 }
 
+/* What it waits for, and for how long, is said by the one that runs it (--timeout). */
+Test(etcd_leader, a_command_waits_for_an_etcd_but_not_for_one_that_it_cannot_trust)
+{
+    open_for(0, ETCD_EXPORT);
+    for (int i = 0; i < 60; i++) {
+        if (send_one(0, ETCD_WORK)) answer_one(0, ETCD_WORK, ETCD_UNKNOWN);
+        pass(200);
+    }
+    cr_assert_eq(T.runs[0].state, ETCD_LOOKING);
+    cr_assert(send_one(0, ETCD_WORK));
+    answer_one(0, ETCD_WORK, ETCD_UNTRUSTED);
+    refused(0, HEDDLE_ERR_DENIED, "no endpoint can be trusted");
+}
+
 static void put_text(const char *key, const char *value)
 {
     buf_t body = {0};
@@ -1423,19 +1450,6 @@ Test(etcd_leader, one_that_begins_without_room_stands_by_and_names_the_one_that_
 }
 
 /* ---- an import, and an export ---- */
-
-#define CLUSTER "0123456789abcdef"
-
-static void open_for(int i, etcd_purpose_t purpose)
-{
-    open_run(i);
-    etcd_leader_opts_t opts = T.runs[i].opts;
-    opts.purpose = purpose;
-    opts.fresh = CLUSTER;
-    opts.epoch = 7;
-    etcd_leader_fini(&T.runs[i]);
-    cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
-}
 
 Test(etcd_leader, a_command_that_finds_no_room_ends)
 {
@@ -2009,6 +2023,10 @@ Test(etcd_leader, a_leader_whose_user_is_refused_refuses_what_was_not_sent_befor
         cr_assert_eq(T.runs[0].state, ETCD_LEADING);
         const heddle_error_t *why = etcd_leader_refusal(&T.runs[0]);
         cr_assert(why && strstr(why->message, "does not let this user in: authentication failed"));
+        if (!is_unknown) {
+            T.now_us = T.runs[0].lease_us;
+            cr_assert_eq(begin_floor(0, 2), HEDDLE_ERR_DENIED, "and not that etcd is silent");
+        }
         pass(1000);
         cr_assert(send_one(0, ETCD_LOGIN), "it tries again");
         answer_text(0, ETCD_LOGIN, "{" HEADER ",\"token\":\"two\"}");

@@ -120,7 +120,7 @@ static void turn_away(const msg_t *m, const brokers_row_t *to, msg_t *ret_got)
     buf_t frame = {0}, out = {0};
     heddle_error_t error;
     cr_assert_eq(msg_encode(m, &frame), 0);
-    cr_assert(standby_turn_away(buf_view(&frame), to, &out));
+    cr_assert(standby_turn_away(buf_view(&frame), to, &(standby_sent_t){0}, &out));
     cr_assert_eq(msg_decode(buf_view(&out), ret_got, &error), 0);
     cr_assert_eq(ret_got->type, MSG_ERROR);
     cr_assert_eq(ret_got->error.of, m->type);
@@ -201,19 +201,35 @@ Test(standby, one_that_yields_admits_none)
     msg_fini(&got);
 }
 
-Test(standby, one_that_yields_leaves_questions_to_the_broker)
+Test(standby, one_that_yields_leaves_other_messages_to_the_broker)
 {
-    msg_t admin = hello(), leave = {.type = MSG_LEAVE, .leave = {.token = 7, .req = 1}};
+    msg_t leave = {.type = MSG_LEAVE, .leave = {.token = 7, .req = 1}};
+    standby_sent_t sent = {0};
     buf_t frame = {0}, out = {0};
-    admin.hello.role = ROLE_ADMIN;
-    cr_assert_eq(msg_encode(&admin, &frame), 0);
-    cr_assert_not(standby_turn_away(buf_view(&frame), &NEXT, &out));
-    buf_clear(&frame);
     cr_assert_eq(msg_encode(&leave, &frame), 0);
-    cr_assert_not(standby_turn_away(buf_view(&frame), &NEXT, &out));
-    cr_assert_not(standby_turn_away(bytes_of("\xc1", 1), &NEXT, &out));
+    cr_assert_not(standby_turn_away(buf_view(&frame), &NEXT, &sent, &out));
+    cr_assert_not(standby_turn_away(bytes_of("\xc1", 1), &NEXT, &sent, &out));
     cr_assert_eq(out.bytes, 0);
     buf_fini(&frame);
+}
+
+/* Where another broker leads it knows more.  Where none does, as without any etcd, this one has the answer. */
+Test(standby, one_that_yields_sends_an_admin_on_once)
+{
+    standby_sent_t sent = {0};
+    msg_t admin = hello();
+    admin.hello.role = ROLE_ADMIN;
+    for (int round = 0; round < 3; round++)
+        for (uint8_t of = 1; of <= STANDBY_SENT; of++) {
+            buf_t frame = {0}, out = {0};
+            admin.hello.life.b[0] = of;
+            cr_assert_eq(msg_encode(&admin, &frame), 0);
+            cr_assert_not(standby_turn_away(buf_view(&frame), NULL, &sent, &out), "there is no other one");
+            cr_assert_eq(standby_turn_away(buf_view(&frame), &NEXT, &sent, &out), round == 0, "%d", of);
+            cr_assert_eq(out.bytes > 0, round == 0);
+            buf_fini(&frame);
+            buf_fini(&out);
+        }
 }
 
 Test(standby, is_ready_where_it_could_take_over)
