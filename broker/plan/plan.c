@@ -331,7 +331,7 @@ void plan_begin(plan_t *p) { p->is_begun = true; }
 void plan_begin_anew(plan_t *p)
 {
     p->is_begun = false;
-    p->wave = 0;
+    p->wave = p->begun_wave = 0;
     for (size_t i = 0; i < p->station_count; i++) p->chain[i]->key.wave = 0;
     plan_stations_sort(p);
 }
@@ -358,6 +358,36 @@ static void lay_trees(plan_t *p, plan_station_t **stations, size_t count)
     }
 }
 
+/* The row's lists are made anew. */
+static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+{
+    if (p->shape == PLAN_TWO_TREE) plan_load_tidy_roomy(p);
+    plan_sources_make(p, row, asker);
+}
+
+/* The member's former fetch ends here: its load is taken off before sources are chosen again.  One that
+ * fetched, and has no source now, may still have bytes that others lack. */
+static uint32_t make(plan_t *p, plan_row_t *row, plan_asker_t asker)
+{
+    bool has_lost = asker.lost_count > 0;
+    if (row->fetch >= PLAN_FETCHING) plan_load_charge(p, row, false);
+    const plan_row_t *fetcher = plan_fetch_of_place(p, row->station, row);
+    if (fetcher && fetcher != row && !plan_fetch_is_served_here(p, row, &asker)) {
+        row->source_count = row->other_count = 0;
+        plan_fetch_set(p, row, PLAN_WAITING);
+        return 0;
+    }
+    make_lists(p, row, &asker);
+    asker.lost_count = 0;
+    uint32_t count = row->source_count + row->other_count;
+    if (!count && has_lost) make_lists(p, row, &asker); /* better one that failed once than none */
+    count = row->source_count + row->other_count;
+    if (count) plan_fetch_set(p, row, PLAN_FETCHING);
+    else if (row->fetch < PLAN_FETCHING) plan_fetch_set(p, row, PLAN_NONE);
+    plan_load_charge(p, row, true);
+    return count;
+}
+
 /* Where memory lacks, it is a chain. */
 void plan_make_all(plan_t *p)
 {
@@ -377,41 +407,36 @@ void plan_make_all(plan_t *p)
     }
     free(stations);
     for (size_t i = 0; i < p->station_count; i++)
-        for (size_t k = 0; k < p->chain[i]->count; k++)
-            if (p->chain[i]->rows[k]->has != PLAN_WHOLE) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
+        for (size_t k = 0; k < p->chain[i]->count; k++) {
+            plan_row_t *row = p->chain[i]->rows[k];
+            if (row->has != PLAN_WHOLE)
+                make(p, row, (plan_asker_t){.token = row->token, .place = row->station->place});
+        }
 }
 
-/* The row's lists are made anew. */
-static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+/* None of its place fetches, or has the bytes. */
+static bool begins_anew(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
 {
-    if (p->shape == PLAN_TWO_TREE) plan_load_tidy_roomy(p);
-    plan_sources_make(p, row, asker);
+    return row->fetch < PLAN_FETCHING && row->has == PLAN_PARTS &&
+           !plan_fetch_of_place(p, row->station, row) && !plan_fetch_is_served_here(p, row, asker);
 }
 
-/* The member's former fetch ends here: its load is taken off before sources are chosen again.  One that
- * fetched, and has no source now, may still have bytes that others lack. */
+/* It begins behind those that have begun: they have more bytes, and need all of their sources' rate.  So
+ * several that begin in one turn, in any order, are a chain. */
+static void begin_behind(plan_t *p, plan_station_t *station)
+{
+    if (!station->key.wave || station->key.wave < p->begun_wave) plan_station_to_tail(p, station);
+    p->begun_wave = station->key.wave;
+}
+
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
 {
     plan_restored_arrange(p);
     plan_row_t *row = plan_row(p, token);
     if (!row) return 0;
-    if (row->fetch >= PLAN_FETCHING) plan_load_charge(p, row, false);
     plan_asker_t asker = {token, row->station->place, lost, lost_count};
-    const plan_row_t *fetcher = plan_fetch_of_place(p, row->station, row);
-    if (fetcher && fetcher != row && !plan_fetch_is_served_here(p, row, &asker)) {
-        row->source_count = row->other_count = 0;
-        plan_fetch_set(p, row, PLAN_WAITING);
-        return 0;
-    }
-    make_lists(p, row, &asker);
-    asker.lost_count = 0;
-    uint32_t count = row->source_count + row->other_count;
-    if (!count && lost_count) make_lists(p, row, &asker); /* better one that failed once than none */
-    count = row->source_count + row->other_count;
-    if (count) plan_fetch_set(p, row, PLAN_FETCHING);
-    else if (row->fetch < PLAN_FETCHING) plan_fetch_set(p, row, PLAN_NONE);
-    plan_load_charge(p, row, true);
-    return count;
+    if (begins_anew(p, row, &asker)) begin_behind(p, row->station);
+    return make(p, row, asker);
 }
 
 /* A member of another station fetches, and could have this one behind it. */

@@ -19,8 +19,8 @@
  * after these those that were blamed; the one that was blamed last is last, as an earlier one may be well
  * again, and is not to wait for it.  Behind these are the last resorts, which other places fetch from only
  * where nothing else has the bytes.  When the rollout has begun (plan_begin), a new station goes to the tail,
- * and the list of no other member changes.  The publisher's own place has its bytes without a network, and is
- * no station while the publisher serves.
+ * and so does one that begins anew; the list of no other member changes.  The publisher's own place has its
+ * bytes without a network, and is no station while the publisher serves.
  *
  * A station that was blamed may be as fast as any, and none fetches from it: one that joins then gets each
  * half of the chunks from another one of the last two stations before it, so that neither sends all bytes
@@ -203,8 +203,9 @@ typedef struct {
     uint64_t best_rate; /* bytes per second that a member with all bytes fetched at; 0: not known */
     bool is_begun;
     plan_order_t order;
-    absent_t absent; /* sources that restored lists name, and that have not come back */
-    uint32_t wave;   /* the last one */
+    absent_t absent;     /* sources that restored lists name, and that have not come back */
+    uint32_t wave;       /* the last one */
+    uint32_t begun_wave; /* of the station that began a fetch last, after those of the rollout's beginning */
     uint32_t waiting_count, woken_count;
     size_t tree_count;          /* stations that the trees were laid over */
     size_t last_resort_count;   /* rows */

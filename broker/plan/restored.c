@@ -184,6 +184,7 @@ void plan_restored_arrange(plan_t *p)
         p->chain[i]->key.wave = wave;
         if (wave > p->wave) p->wave = wave;
     }
+    p->begun_wave = p->wave;
     for (size_t i = 0; i < p->station_count && p->shape == PLAN_CHAIN; i++)
         if (has_no_list(p->chain[i])) p->chain[i]->key.wave = ++p->wave;
     if (p->shape == PLAN_CHAIN) plan_stations_sort(p);

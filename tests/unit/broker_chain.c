@@ -267,6 +267,125 @@ Test(chain, one_that_is_started_on_another_host_is_behind_the_next_one_of_its_fo
     assert_announced(W4, "w3 w1 trainer");
 }
 
+/* ---- several begin anew in one turn ---- */
+
+static void name_zones(const char *of_w1)
+{
+    static const char *const ZONES[] = {"zone=f", "zone=e", "zone=d", "zone=c", "zone=b"};
+    R.zones[W1] = of_w1;
+    for (uint64_t i = 0; i < 5; i++) R.zones[W2 + i] = ZONES[i];
+}
+
+/* w2 to w6 had no memory for version 1, and try again after a lease. */
+static void fail_and_try_again(void)
+{
+    R.is_in_turn = true;
+    for (uint64_t peer = W2; peer < W2 + 5; peer++) rig_nack(peer, 1, 0, "fetch", "no_memory");
+    rig_end_turn();
+    cr_assert_str_eq(rig_state(1), "active");
+    rig_drop_letters();
+    rig_pass(LEASE_MS + 500);
+}
+
+/* Lists of version 1 that were announced since the letters were dropped, and that begin with it. */
+static uint32_t served_by(uint64_t peer)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < R.letter_count; i++) {
+        const msg_t *m = &R.letters[i].m;
+        count += m->type == MSG_ANNOUNCE && m->announce.sources[0].token == R.tokens[peer];
+    }
+    return count;
+}
+
+static void assert_chain_of(uint64_t first, uint32_t count)
+{
+    cr_assert_eq(rig_count(MSG_ANNOUNCE), count);
+    cr_assert_eq(served_by(first), 1);
+    for (uint64_t peer = T; peer < W2 + 5; peer++)
+        if (R.tokens[peer]) cr_assert_leq(served_by(peer), 1, "peer %llu", (unsigned long long)peer);
+}
+
+/* Their zones are against the order of their names; the one that has all bytes is the first, or the last. */
+Test(chain, those_that_try_again_are_a_chain_again)
+{
+    for (int is_last = 0; is_last < 2; is_last++) {
+        rig_stop();
+        start();
+        name_zones(is_last ? "zone=z" : "zone=a");
+        publish_to(6, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+        rig_staged(W1, 1, 1);
+        fail_and_try_again();
+        assert_chain_of(W1, 5);
+        assert_announced(W2, "w1 trainer");
+        assert_announced(W3, "w2 w1");
+    }
+}
+
+/* The last one came first. */
+Test(chain, those_that_joined_and_try_again_are_a_chain_again)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    for (uint64_t peer = W2 + 5; peer-- > W2;) {
+        char name[] = {'w', (char)('1' + peer - W1), 0};
+        rig_worker(peer, name);
+    }
+    fail_and_try_again();
+    assert_chain_of(W1, 5);
+}
+
+/* It fetched nothing, and w3 goes on. */
+Test(chain, one_that_tries_again_is_behind_those_that_fetch)
+{
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W4, 1, 1);
+    rig_nack(W2, 1, 0, "fetch", "no_memory");
+    rig_pass(LEASE_MS + 500);
+    assert_announced(W2, "w4 trainer");
+    rig_nack(W2, 1, 0, "fetch", "no_memory");
+    needs(W1, 0);
+    assert_told(W1, "w4 trainer");
+    rig_drop_letters();
+    rig_pass(2 * LEASE_MS + 500);
+    assert_announced(W2, "w3 w4 w1");
+}
+
+static void opens_from(uint64_t former_token, uint64_t serving)
+{
+    msg_t m = {.type = MSG_OPEN};
+    m.open = (msg_open_t){.req = ++R.req,
+                          .adapter = "policy",
+                          .writer = "trainer",
+                          .serving = serving,
+                          .prev_token = former_token,
+                          .epoch = former_token >> 32,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
+    rig_hello(T, ROLE_PUBLISHER);
+    rig_frame(T, &m);
+}
+
+/* It went as its version was recorded, and came back. */
+Test(chain, those_that_had_no_source_are_a_chain_when_the_publisher_comes_back)
+{
+    name_zones("zone=g");
+    workers(6);
+    rig_open(T, "policy", "trainer", 0, false);
+    uint64_t former_token = R.tokens[T];
+    R.is_late = true;
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    cr_assert(rig_is_committing());
+    R.is_quiet[T] = true;
+    rig_pass(LEASE_MS + 500);
+    R.is_late = false;
+    rig_confirm(HEDDLE_OK);
+    rig_drop_letters();
+    opens_from(former_token, 1);
+    assert_chain_of(T, 6);
+}
+
 /* ---- the publisher goes ---- */
 
 static void each_says(uint64_t done)
@@ -737,22 +856,6 @@ Test(chain, one_that_reaches_no_other_is_served_by_the_publisher)
 }
 
 /* ---- a new session of the publisher ---- */
-
-static void opens_from(uint64_t former_token, uint64_t serving)
-{
-    msg_t m = {.type = MSG_OPEN};
-    m.open = (msg_open_t){.req = ++R.req,
-                          .adapter = "policy",
-                          .writer = "trainer",
-                          .serving = serving,
-                          .prev_token = former_token,
-                          .epoch = former_token >> 32,
-                          .backend = "ucx",
-                          .ucx = "1.13.1",
-                          .address = bytes_of("pub", 3)};
-    rig_hello(T, ROLE_PUBLISHER);
-    rig_frame(T, &m);
-}
 
 /* The lists of w1 to w3 name it, and what it sends is known. */
 static void assert_publisher_is_counted(uint64_t former_token)

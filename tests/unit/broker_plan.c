@@ -1351,6 +1351,23 @@ Test(plan_any, twenty_of_ten_thousand_that_are_blamed_cost_what_they_are)
     finish();
 }
 
+/* Counted, not timed: all fail, and try again in any order. */
+Test(plan_any, ten_thousand_that_begin_anew_cost_what_they_are)
+{
+    for (many_order_t order = IN_ORDER; order <= ANY_ORDER; order++) {
+        start_chain();
+        begin_many(0);
+        for (uint64_t token = 100; token < 100 + MANY; token++) plan_done(&P, token);
+        settle(&P);
+        P.looks = 0;
+        for (uint64_t i = 0; i < MANY; i++) plan_make(&P, nth_back(order, i), NULL, 0);
+        settle(&P);
+        check_looks("as all begin anew", 3);
+        cr_assert_eq(P.publisher_load, PLAN_HALVES);
+        finish();
+    }
+}
+
 /* Counted, not timed: each costs what its list is long, in whatever order they come. */
 Test(plan_any, ten_thousand_that_come_back_cost_what_they_are)
 {

@@ -47,6 +47,7 @@ static struct rig {
     uint64_t older_tokens[PEERS]; /* of a start before the last one, as in JOIN; 0: none */
     uint64_t places[PEERS];       /* of its host, as in JOIN and OPEN; 0: none */
     uint64_t max_rates[PEERS];    /* of workers; 0: none */
+    const char *zones[PEERS];     /* of workers, "zone=a"; NULL: none */
     uint64_t generations[PEERS];  /* of the region that it has versions in; 0: in none */
     int commit_error;             /* the disk refuses with this */
     bool is_late;                 /* the store confirms when rig_confirm says so */
@@ -334,6 +335,8 @@ static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *s
                           .export_dir = "",
                           .max_rate_bytes = R.max_rates[peer],
                           .place = R.places[peer],
+                          .labels = &R.zones[peer],
+                          .label_count = R.zones[peer] != NULL,
                           .no_relay = R.no_relay[peer]};
     rig_frame(peer, &m);
 }
