@@ -8,14 +8,15 @@
  *                  |    FETCHING, none has it   |                     |          |
  *   WAITING        | as from NONE               | -> NONE             | –        | -> WOKEN
  *   WOKEN          | as from NONE               | -> NONE             | –        | –
- *   FETCHING       | as from NONE; stays        | -> NONE             | -> STUCK | –
+ *   FETCHING       | as from NONE; stays        | -> NONE             | -> STUCK | -> WOKEN
  *                  |    without a source        |                     |          |
  *   STUCK          | as from NONE               | -> NONE             | –        | –
  *
  * A fetch that is too slow is stuck too (fetches.c): the next one of its place begins beside it.
  *
  * Those that wait are *woken* when the row that fetches for them leaves FETCHING, and when a source of their
- * place has come: a member of it, or the publisher.  plan_next_woken names them, those of the place that was
+ * place has come: a member of it, or the publisher.  So are those that held the memory of one of their place,
+ * when no other one there has the bytes (plan_mend).  plan_next_woken names them, those of the place that was
  * woken first come first, and their lists are to be made again in that order.
  *
  * Lists of plan.c and of the restored ones (restored.h) begin a fetch, and what becomes of the bytes ends it.

@@ -162,7 +162,9 @@ static void charge_list(plan_t *p, plan_row_t *row, const uint64_t *tokens, uint
 
 void plan_load_charge(plan_t *p, plan_row_t *row, bool is_fetching)
 {
-    if (!is_fetching) take_names(row);
+    const plan_row_t *first = row->source_count ? plan_row(p, row->sources[0]) : NULL;
+    if (is_fetching) row->is_served_here = first && first->station == row->station;
+    else take_names(row);
     charge_list(p, row, row->sources, row->source_count, is_fetching);
     charge_list(p, row, row->others, row->other_count, is_fetching);
 }

@@ -525,21 +525,26 @@ uint64_t plan_next_torn(plan_t *p)
     return 0;
 }
 
-/* What was in the memory of its place is gone: one of those that held it there fetches, and the others
- * wait, so that one copy comes over the network. */
+/* What it held in the memory of its place is gone: as the others that held it there, it looks again for what
+ * to do.  So one of them fetches, behind all others, and one copy comes over the network. */
+static bool has_lost_place(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
+{
+    return row->is_served_here && row->fetch == PLAN_FETCHING && !plan_fetch_is_served_here(p, row, asker);
+}
+
 void plan_mend(plan_t *p, uint64_t token)
 {
     plan_restored_arrange(p);
     plan_row_t *row = plan_row(p, token);
     if (!row || row->fetch < PLAN_FETCHING) return;
     plan_asker_t asker = {.token = token, .place = row->station->place};
-    const plan_row_t *fetcher = plan_fetch_of_place(p, row->station, row);
-    if (fetcher && fetcher != row && row->fetch == PLAN_FETCHING &&
-        !plan_fetch_is_served_here(p, row, &asker)) {
-        plan_make(p, token, NULL, 0);
+    plan_load_charge(p, row, false);
+    if (has_lost_place(p, row, &asker)) {
+        row->source_count = row->other_count = 0;
+        plan_fetch_set(p, row, PLAN_WAITING);
+        plan_fetch_wake(p, row->station);
         return;
     }
-    plan_load_charge(p, row, false);
     bool is_spread = p->shape == PLAN_CHAIN && plan_station_is_last_resort(row->station);
     if (row->half || is_spread) make_lists(p, row, &asker);
     else plan_sources_mend(p, row, &asker);

@@ -129,10 +129,12 @@ typedef struct plan_row {
                       * alone while there is another one */
     bool is_cut_off; /* it reaches no other member but the publisher, as far as is known */
     bool is_torn;    /* its list may name one that serves no more */
-    uint64_t rate;   /* bytes per second that it fetched at; 0: unknown, taken as good */
-    uint32_t load;   /* members whose list begins with it, and that are still fetching */
-    uint32_t source_at; /* in plan_t.sources, while it has all bytes */
-    uint32_t depth;     /* only while restored lists are put in order */
+    bool is_served_here; /* its list begins, or began, with a member of its place, and it holds the memory of
+                          * that */
+    uint64_t rate;       /* bytes per second that it fetched at; 0: unknown, taken as good */
+    uint32_t load;       /* members whose list begins with it, and that are still fetching */
+    uint32_t source_at;  /* in plan_t.sources, while it has all bytes */
+    uint32_t depth;      /* only while restored lists are put in order */
     plan_way_t ways[PLAN_HALVES];
     plan_fetch_t fetch; /* FETCHING, STUCK: its list counts as load */
     /* Of the chunks that `sources` are for: 1 the first half, 2 the second, and `others` are for the other

@@ -351,6 +351,35 @@ Test(chain, one_that_tries_again_is_behind_those_that_fetch)
     assert_announced(W2, "w3 w4 w1");
 }
 
+/* Those of the hosts held the region of one that was loading it, which is gone now. */
+Test(chain, hosts_whose_first_workers_go_as_they_load_are_a_chain_again)
+{
+    for (uint64_t i = 0; i < 6; i++) R.places[W1 + i] = 501 + i % 2;
+    R.generations[W1] = R.generations[W2] = 1;
+    publish_to(6, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    assert_announced(W2, "w1 trainer");
+    for (uint64_t peer = W1; peer <= W2; peer++) {
+        msg_progress_t p = {.adapter = "policy",
+                            .fetching = 1,
+                            .bytes_done = 5000,
+                            .data_bytes = 5000,
+                            .region = rig_region(peer)};
+        msg_t hb = {.type = MSG_HEARTBEAT};
+        hb.heartbeat =
+            (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+        rig_frame(peer, &hb);
+    }
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W4, "w2 w1 trainer");
+    rig_drop_letters();
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 500);
+    for (uint64_t peer = W3; peer < W1 + 6; peer++) assert_told(peer, "");
+    assert_announced(W4, "trainer");
+    assert_announced(W3, "w4 trainer");
+    assert_chain_of(T, 2);
+}
+
 static void opens_from(uint64_t former_token, uint64_t serving)
 {
     msg_t m = {.type = MSG_OPEN};

@@ -393,20 +393,25 @@ Test(plan_place, where_the_one_that_loads_it_goes_one_of_the_others_fetches)
     for (uint64_t token = 2; token <= 4; token++) cr_assert(token == fetcher || waits_for(token, fetcher));
 }
 
-/* One copy comes over the network. */
+/* One copy comes over the network: what it read from goes, or it asks for another one by itself. */
 Test(plan_chain, those_that_read_from_one_that_goes_wait_for_the_one_that_fetches_beside_them)
 {
-    for (uint64_t token = 11; token <= 13; token++) cr_assert(add(token, 5));
-    begin();
-    plan_stuck(&P, 11);
-    settle(&P);
-    cr_assert(plan_fetches(&P, 12) && waits_for(13, 12));
-    plan_loads(&P, 13, true);
-    made(11);
-    cr_assert_str_eq(list_text(11, 1), "13 9");
-    plan_remove(&P, 13);
-    settle(&P);
-    cr_assert(plan_fetches(&P, 12) && waits_for(11, 12));
+    for (int asks = 0; asks < 2; asks++) {
+        plan_fini(&P);
+        start_with(PLAN_CHAIN, 0);
+        for (uint64_t token = 11; token <= 13; token++) cr_assert(add(token, 5));
+        begin();
+        plan_stuck(&P, 11);
+        settle(&P);
+        cr_assert(plan_fetches(&P, 12) && waits_for(13, 12));
+        plan_loads(&P, 13, true);
+        made(11);
+        cr_assert_str_eq(list_text(11, 1), "13 9");
+        plan_remove(&P, 13);
+        if (asks) plan_make(&P, 11, &(uint64_t){13}, 1);
+        settle(&P);
+        cr_assert(plan_fetches(&P, 12) && waits_for(11, 12));
+    }
 }
 
 /* Beside it another one loads it: what is left of their lists stays, behind that. */
@@ -710,11 +715,16 @@ Test(plan_chain, a_place_whose_head_goes_begins_anew_at_the_tail)
 
 Test(plan_chain, heads_of_several_places_that_go_at_once_leave_a_chain)
 {
-    check_heads_that_go_at_once();
+    check_heads_that_go_at_once(false);
     cr_assert_str_eq(list_of(12), "9");
     cr_assert_str_eq(list_of(16), "12 9");
     cr_assert_str_eq(list_of(20), "16 12 9");
     cr_assert_str_eq(list_of(24), "20 16 12");
+}
+
+Test(plan_chain, heads_of_several_places_that_go_as_they_load_leave_a_chain)
+{
+    check_heads_that_go_at_once(true);
 }
 
 Test(plan_chain, zones_are_entered_once_and_limited_ones_come_last)

@@ -696,7 +696,12 @@ Test(plan_trees, where_all_are_well_no_uplink_carries_more_than_all_bytes)
 
 Test(plan_trees, heads_of_several_places_that_go_at_once_are_as_trees_again)
 {
-    check_heads_that_go_at_once();
+    check_heads_that_go_at_once(false);
+}
+
+Test(plan_trees, heads_of_several_places_that_go_as_they_load_are_as_trees_again)
+{
+    check_heads_that_go_at_once(true);
 }
 
 /* All are well; several go in one turn, whole hosts and heads of others among them.  A station sends half as much

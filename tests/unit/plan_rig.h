@@ -252,11 +252,15 @@ static void check_shares(uint32_t relays, uint32_t last, uint32_t halves)
 }
 
 /* The heads of four hosts of four go in one turn of the broker, before any list is made.  The next ones of these
- * hosts have the shape again: the publisher sends the bytes once, and so does each of them at most. */
-static inline void check_heads_that_go_at_once(void)
+ * hosts have the shape again: the publisher sends the bytes once, and so does each of them at most.  They waited for
+ * the heads, or held what these were loading. */
+static inline void check_heads_that_go_at_once(bool are_loading)
 {
     for (uint64_t token = 11; token <= 26; token++) cr_assert(add(token, 1 + (token - 11) / 4));
     begin();
+    for (uint64_t token = 11; token <= 26 && are_loading; token += 4) plan_loads(&P, token, true);
+    settle(&P);
+    cr_assert_eq(P.waiting_count, are_loading ? 0 : 12);
     for (uint64_t token = 11; token <= 26; token += 4) plan_remove(&P, token);
     settle(&P);
     cr_assert_eq(halves_of(PUBLISHER), PLAN_HALVES);
