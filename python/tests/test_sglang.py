@@ -893,7 +893,8 @@ def server_of(**changes):
 @pytest.mark.parametrize("changes, adapters, words", [
     ({"enable_lora": False}, "policy", "no --enable-lora"), ({"nnodes": 2}, "policy", "on the host of"),
     ({"dp_size": 2}, "policy", "one replica"), ({"pp_size": 2}, "policy", "not proven with --pp-size"),
-    ({"tokenizer_worker_num": 2}, "policy", "not proven with --tokenizer-worker-num"),
+    ({"tokenizer_worker_num": 2, "lora_registry": None, "lora_ref_cache": None, "pending_lora_unloads": None},
+     "policy", "not proven with --tokenizer-worker-num"),
     ({"enable_dp_attention": True}, "policy", "not proven with --enable-dp-attention"),
     ({"speculative_algorithm": "EAGLE"}, "policy", "not proven with --speculative-algorithm"),
     ({"loaded": "policy"}, "a,policy", "of the same name: policy"),

@@ -19,8 +19,8 @@ targets   a server that has LoRA of some modules (--lora-target-modules): an ada
 experts   a model with experts (MoE), LoRA of its attention, rsLoRA too: exact
 two       20 versions through two servers, while eight streams and eight other requests run at them: exact;
           and none names a version that one of the two servers has and the other one has not yet
-off       servers where the plugin is off, for a variable, the release or a name, and vLLM with two API
-          processes: they start and answer
+off       servers where the plugin is off, for a variable, the release or a name, and for two API processes
+          (--api-server-count, --tokenizer-worker-num): they start and answer
 many      500 versions (--count) through one server: after the first 50 no process grows by more than 2 %, or
           has more descriptors or maps more versions, and the process of the model maps the versions that are
           served alone
@@ -526,12 +526,14 @@ class Off:
     plugins = "heddle,failpoint"
     WHY = {"variable": "HEDDLE_ADAPTERS names no adapter", "release": "9.9.9 is not a release",
            "name": "has no no_such_name"}
-    WHY_OF_VLLM = {"process": "the server has 2 API processes, and it needs one: --api-server-count 1"}
+    PROCESSES = {"vllm": ("--api-server-count", "it needs one: --api-server-count 1"),
+                 "sglang": ("--tokenizer-worker-num", "not proven with --tokenizer-worker-num")}
 
     def run(self):
         self.start_broker("tcp://127.0.0.1:*")
         log, seen = self.stage.folder / f"{self.kind}.log", 0
-        for self.without, why in (self.WHY | (self.WHY_OF_VLLM if self.kind != "sglang" else {})).items():
+        self.processes, why = self.PROCESSES[self.kind.partition("@")[0]]
+        for self.without, why in (self.WHY | {"process": why}).items():
             os.environ["HEDDLE_TEST_OFF"] = self.without
             self.start_server()
             del os.environ["HEDDLE_TEST_OFF"]
@@ -555,9 +557,10 @@ class Off:
     def serve(self, *options):
         if self.without == "variable":
             del os.environ["HEDDLE_ADAPTERS"]
-        if self.without == "process":           # where vLLM refuses to load what clients ask for
-            os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0"
-            options = (*options, "--api-server-count", "2")
+        if self.without == "process":
+            os.environ.update(VLLM_ALLOW_RUNTIME_LORA_UPDATING="0",     # else vLLM does not start
+                              SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT=str(int(PATIENCE)))
+            options = (*options, self.processes, "2")
         super().serve(*options)
         os.environ.pop("VLLM_ALLOW_RUNTIME_LORA_UPDATING", None)
 

@@ -134,13 +134,21 @@ def _server_is_made(_: Any, global_state: Any) -> None:
 
 
 def _what_forbids(manager: Any) -> str | None:
-    why = switch.what_instances_lack(
-        "SGLang", release, (manager, "server_args"), (manager, "lora_registry"),
-        (manager, "lora_ref_cache"), (manager, "pending_lora_unloads"),
-        (getattr(manager, "lora_registry", None), "_counters"))
+    """By the options first: with some of them SGLang has another object in place of a tokenizer manager."""
+    why = switch.what_instances_lack("SGLang", release, (manager, "server_args"))
+    why = why or _what_options_forbid(manager.server_args)
+    why = why or switch.what_instances_lack(
+        "SGLang", release, (manager, "lora_registry"), (manager, "lora_ref_cache"),
+        (manager, "pending_lora_unloads"), (getattr(manager, "lora_registry", None), "_counters"))
     if why is not None:
         return why
-    args = manager.server_args
+    loaded = manager.lora_registry.get_all_adapters()
+    taken = [name for given in names().values() for name in given
+             if name in loaded or name == manager.served_model_name]
+    return f"the server has a model of the same name: {', '.join(taken)}" if taken else None
+
+
+def _what_options_forbid(args: Any) -> str | None:
     if not args.enable_lora:
         return "the engine has no --enable-lora"
     if args.nnodes != 1 or args.dp_size != 1:
@@ -152,10 +160,7 @@ def _what_forbids(manager: Any) -> str | None:
                          ("speculative_algorithm", "--speculative-algorithm")):
         if getattr(args, name, None):
             return f"it was not proven with {option}"
-    loaded = manager.lora_registry.get_all_adapters()
-    taken = [name for given in names().values() for name in given
-             if name in loaded or name == manager.served_model_name]
-    return f"the server has a model of the same name: {', '.join(taken)}" if taken else None
+    return None
 
 
 def _add_to(manager: Any) -> None:
