@@ -5,6 +5,7 @@ and when the plugin is off.  tests/engines/inside_sglang.py runs them in a real 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -912,6 +913,31 @@ def test_it_is_off_with_a_server_that_it_does_not_serve(monkeypatch, caplog, cha
     plugin._server_is_made(None, types.SimpleNamespace(tokenizer_manager=server_of(**changes)))
     assert [words in line for line in caplog.messages] == [True] and "the plug" in caplog.text
     assert plugin._listener._socket.fileno() == -1 and threading.active_count() == threads
+
+
+@pytest.mark.parametrize("is_first, link, hooked", [
+    (True, None, "server"), (True, "heddle-ranks-0", "server"), (False, None, "server"),
+    (False, "heddle-ranks-0", "ranks")])
+def test_a_process_below_the_one_with_the_rank_link_is_a_rank(monkeypatch, caplog, is_first, link, hooked):
+    """A program may start the server by multiprocessing, and load no plugin itself."""
+    monkeypatch.setenv("HEDDLE_ADAPTERS", "policy")
+    monkeypatch.setenv("HEDDLE_BROKER", "tcp://127.0.0.1:7700")
+    monkeypatch.setenv("HEDDLE_RANKS", link or "")
+    if link is None:
+        monkeypatch.delenv("HEDDLE_RANKS")
+    log = []
+    for name, value in (("_listener", None), ("_is_off", False), ("_is_registered", False),
+                        ("release", lambda: "0.5.23"), ("_hook_server", lambda: log.append("server")),
+                        ("_hook_ranks", lambda: log.append("ranks"))):
+        monkeypatch.setattr(plugin, name, value)
+    monkeypatch.setattr(plugin.switch, "is_first_process", lambda: is_first)
+    monkeypatch.setattr(seams, "missing", lambda which=(): [])
+    plugin.register()
+    assert log == [hooked] and (plugin._listener is not None) is (hooked == "server")
+    if hooked == "server":
+        assert os.environ["HEDDLE_RANKS"] == plugin._listener.name != link
+        plugin._server_is_made(None, types.SimpleNamespace(tokenizer_manager=server_of(enable_lora=False)))
+        assert ["no --enable-lora" in line for line in caplog.messages] == [True]
 
 
 def test_it_begins_with_the_server_and_ends_with_it(monkeypatch, caplog):

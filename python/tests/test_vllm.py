@@ -5,6 +5,7 @@ server.  tests/engines/inside.py runs them in a real one.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import types
@@ -997,6 +998,17 @@ def test_one_of_the_api_servers_that_another_process_started_says_that_it_is_off
     for _ in range(2):
         asyncio.run(endpoint.init_state(*engine_of(**its)))
     assert [words in line and "the plug" in line for line in caplog.messages] == [True] * (words is not None)
+
+
+def test_a_child_of_a_program_that_has_no_plugin_has_the_rank_link(child, caplog, monkeypatch):
+    monkeypatch.delenv("HEDDLE_RANKS")
+    names = []
+    monkeypatch.setattr(loading, "put_under_the_loader", names.append)
+    plugin.register()
+    assert names == [plugin._listener.name] == [os.environ["HEDDLE_RANKS"]]
+    engine, state, args = engine_of(config__lora_config=None)
+    asyncio.run(plugin.Endpoint().init_state(engine, state, args))
+    assert ["no --enable-lora" in line for line in caplog.messages] == [True]
 
 
 def test_an_api_server_says_nothing_where_the_first_process_said_that_it_is_off(child, caplog, monkeypatch):

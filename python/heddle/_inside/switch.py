@@ -28,6 +28,13 @@ def is_first_process() -> bool:
     return multiprocessing.parent_process() is None
 
 
+def has_rank_link_above() -> bool:
+    """A process that started this one made it.  Else this one makes it, also where Python's multiprocessing
+    started it: then the program above does not load the plugin.
+    """
+    return not is_first_process() and LINK in os.environ
+
+
 def say_off(log: logging.Logger, why: str) -> None:
     log.warning("heddle: the plugin is off: %s. %s", why, _INSTEAD)
 

@@ -21,16 +21,16 @@ _log = logging.getLogger("sglang.srt.heddle")
 _RANKS_S = switch.RANKS_S
 _APPLIES = ("rank_pattern", "rslora")     # features; scale.py puts them into what SGLang reads
 
-_listener: Any = None           # of this process, where it is the first one of SGLang
+_listener: Any = None           # of this process, where it is the first one that loads the plugin
 _is_off = False                 # and that was said
 _is_registered = False
 _leader: Any = None             # of this process, when its server is up
 
 
 def _off(why: str) -> None:
-    """Once a process tree: the first process says it."""
+    """Once a process tree: the process that has the rank link says it, else the first one."""
     global _is_off
-    if not _is_off and switch.is_first_process():
+    if not _is_off and (_listener is not None or switch.is_first_process()):
         switch.say_off(_log, why)
     _is_off = True
 
@@ -59,13 +59,13 @@ def release() -> str:
 
 
 def register() -> None:
-    """May be called again, and never raises.  A process that the first one started is a rank, or has nothing
-    to hook: the first one has looked at the names.
+    """May be called again, and never raises.  A process below the one with the rank link is a rank, or has
+    nothing to hook: that one has looked at the names.
     """
     global _is_registered
     if _is_off or _is_registered:
         return
-    if switch.is_first_process():
+    if not switch.has_rank_link_above():
         why = switch.why_not(_turn_on, switch.what_is_missing, _what_is_wrong_with_names,
                              lambda: switch.what_is_unknown("SGLang", release, seams))
     else:
@@ -85,9 +85,7 @@ def _turn_on() -> None:
 
 def _hook_ranks() -> None:
     global _is_registered
-    link_name = os.environ.get(switch.LINK)
-    if link_name is None:
-        return
+    link_name = os.environ[switch.LINK]
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from heddle.sglang import loading

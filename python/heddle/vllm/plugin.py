@@ -20,22 +20,22 @@ from heddle.vllm import seams
 _log = logging.getLogger("vllm.heddle")
 _RANKS_S = switch.RANKS_S
 
-_listener: Any = None           # of this process, where it is the first one of vLLM
+_listener: Any = None           # of this process, where it is the first one that loads the plugin
 _is_off = False                 # and that was said
 why_off = "vLLM did not load it"
 
 
 def _off(why: str) -> None:
-    """Once a process tree: the first process says it."""
+    """Once a process tree: the process that has the rank link says it, else the first one."""
     global _is_off, why_off
-    if not _is_off and switch.is_first_process():
+    if not _is_off and (_listener is not None or switch.is_first_process()):
         switch.say_off(_log, why)
     _is_off, why_off = True, why
 
 
 def _say_off_in_a_child(engine: Any) -> None:
-    """Of an API server that another process started, unless the plugin is off in that one too, which has said
-    it.  Where there are several such API servers, one of them says it.
+    """Of an API server that a process with the rank link started, unless the plugin is off in that one, which
+    has said it.  Where there are several such API servers, one of them says it.
     """
     global _is_off, why_off
     parallel = engine.vllm_config.parallel_config
@@ -100,13 +100,12 @@ def _turn_on() -> None:
     global _listener, why_off
     from heddle import _ranks
     from heddle.vllm import loading
-    if switch.is_first_process():
+    if not switch.has_rank_link_above():
         _listener = _ranks.listen()
         os.environ[switch.LINK] = _listener.name
     else:
-        why_off = "Python's multiprocessing started this process, and only the first one has the rank link"
-    if switch.LINK in os.environ:
-        loading.put_under_the_loader(os.environ[switch.LINK])
+        why_off = "Python's multiprocessing started this process, and one above it has the rank link"
+    loading.put_under_the_loader(os.environ[switch.LINK])
 
 
 def _is_registered() -> bool:
