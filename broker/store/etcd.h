@@ -2,7 +2,7 @@
 /* broker/store/etcd.h: the broker's durable memory in an etcd, for brokers of which one outlives the other's
  * host.  What the states are, and why nothing is decided twice: etcd_leader.h.  Where the rows lie: rows.h.
  *
- *   etcd_open: looks, waits while another broker leads, takes the lead and reads all rows
+ *   etcd_open: looks, waits while another broker leads, follows all rows, and takes the lead
  *   open       etcd_turn when etcd_fd is readable or etcd_due has come; a commit ends in one of these turns
  *   lost       another broker may lead: etcd_lost says why, and the process must decide nothing more
  *

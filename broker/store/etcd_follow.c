@@ -13,7 +13,8 @@ void etcd_follow_fini(etcd_follow_t *f)
 {
     rows_destroy(&f->rows);
     buf_fini(&f->after);
-    *f = (etcd_follow_t){.page = f->page, .anew_count = f->anew_count, .why_anew = f->why_anew};
+    *f =
+        (etcd_follow_t){.page = f->page, .anew_count = f->anew_count, .why_anew = f->why_anew, .bad = f->bad};
 }
 
 static bool begin_anew(etcd_follow_t *f, const char *why)
@@ -50,10 +51,9 @@ bool etcd_follow_is_beside(bytes_t key)
 
 static bool take_row(etcd_follow_t *f, bytes_t key, const etcd_kv_t *kv)
 {
-    heddle_error_t error;
     bool is_last = is_key(key, ETCD_KEY_LAST);
     if (is_key(key, ETCD_KEY_META) || (!is_last && etcd_follow_is_beside(key))) return true;
-    if (!is_last) return !rows_follow(f->rows, key, kv->value, kv->is_gone, &error);
+    if (!is_last) return !rows_follow(f->rows, key, kv->value, kv->is_gone, &f->bad);
     if (kv->value.bytes >= sizeof f->marker) return false;
     text_printf(f->marker, sizeof f->marker, "%.*s", (int)kv->value.bytes,
                 kv->value.bytes ? (const char *)kv->value.data : "");
@@ -111,6 +111,7 @@ static bool take_events(etcd_follow_t *f, const char *prefix, const etcd_answer_
 bool etcd_follow_answer(etcd_follow_t *f, const char *prefix, const etcd_answer_t *a)
 {
     bool is_good = f->state == ETCD_FOLLOWING ? take_events(f, prefix, a) : take_page(f, prefix, a);
+    if (is_good) f->bad.code = HEDDLE_OK;
     return is_good || begin_anew(f, "what came next was compacted, or a part of it was missing");
 }
 

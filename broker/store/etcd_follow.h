@@ -49,6 +49,7 @@ typedef struct {
     buf_t after;                    /* the last key of the page before */
     uint64_t anew_count;            /* so often it was UNREAD again, but for etcd_follow_fini */
     const char *why_anew;           /* the last time; static */
+    heddle_error_t bad; /* of the row that was none of ours, since an answer that was good; code 0 */
 } etcd_follow_t;
 
 void etcd_follow_init(etcd_follow_t *f);

@@ -396,6 +396,14 @@ uint64_t etcd_leader_behind(const etcd_leader_t *l)
     return l->last_revision > l->follow.last_revision ? l->last_revision - l->follow.last_revision : 0;
 }
 
+/* Those that a broker has to have before it leads.  Of a new registry there are none, and a command reads
+ * them afterwards. */
+static bool lacks_rows(const etcd_leader_t *l)
+{
+    return l->opts.purpose == ETCD_SERVE && *l->last_marker &&
+           !etcd_follow_has(&l->follow, l->last_revision, l->last_marker);
+}
+
 /* Whether what is missing may come yet, by a watch that is there. */
 static bool is_catching_up(etcd_leader_t *l, uint64_t now_us)
 {
@@ -429,6 +437,22 @@ static void look_if_gone(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_
             l->is_gone = s->is_sent;
             s->due_us = now_us;
         }
+}
+
+/* With a watch that brings nothing of what is missing, another one. */
+static void follow_on(etcd_leader_t *l, bool may_come, uint64_t now_us)
+{
+    if (l->lanes[ETCD_FOLLOW].is_wanted && (!l->behind_us || may_come)) return;
+    follow(l, now_us);
+    l->behind_us = 0;
+}
+
+/* The last page came, and none leads: what is missing is looked up now. */
+static void look_if_read(etcd_leader_t *l, uint64_t now_us)
+{
+    etcd_lane_state_t *s = work(l);
+    bool is_looking = (l->state == ETCD_LOOKING || l->state == ETCD_STANDBY) && s->is_wanted && !s->is_sent;
+    if (l->follow.state == ETCD_FOLLOWING && is_looking && !l->other[0]) s->due_us = now_us;
 }
 
 /* `why`: of an answer that was read, what it says; of one that was not, whatever came. */
@@ -474,6 +498,7 @@ static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, 
     } else if (is_page) {
         etcd_page_came(&l->follow.page, body.bytes);
         follow(l, now_us);
+        look_if_read(l, now_us);
     } else {
         look_if_gone(l, &a, now_us);
         if (outcome == ETCD_ANSWERED) follow(l, now_us + PAUSE_US);
@@ -851,25 +876,22 @@ static void on_lease_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     if (is_grant && l->state == ETCD_TAKING) take_leadership(l, now_us);
 }
 
-/* With the rows that it followed, and the row of meta that TAKE has written. */
-static bool lead_at_once(etcd_leader_t *l, uint64_t now_us)
+/* With the rows that it followed, and `meta` as TAKE has written it. */
+static void lead(etcd_leader_t *l, const char *meta, uint64_t now_us)
 {
-    heddle_error_t error;
-    char text[ROWS_META_BYTES];
-    next_meta(l, text);
     store_rows_t *rows = etcd_follow_take(&l->follow);
-    if (rows_read(rows, bytes_of(META, strlen(META)), bytes_of(text, strlen(text)), &error) ||
-        rows_end_read(rows, &error)) {
-        rows_destroy(&rows);
-        return false;
-    }
+    int rc = rows_read(rows, bytes_of(META, strlen(META)), bytes_of(meta, strlen(meta)), &l->why);
+    if (!rc) rc = rows_end_read(rows, &l->why);
     rows_destroy(&l->rows);
     l->rows = rows;
+    if (rc) {
+        stop(l, ETCD_REFUSED);
+        return;
+    }
     l->state = ETCD_LEADING;
     work(l)->is_wanted = false;
     end_following(l);
     read_brokers(l, now_us);
-    return true;
 }
 
 /* NULL: there is none. */
@@ -897,6 +919,33 @@ static void take_looked(etcd_leader_t *l, const etcd_answer_t *a, const etcd_kv_
     }
 }
 
+/* None leads, or this one does by a TAKE whose answer was lost, and rows are missing.  A lease that ends
+ * meanwhile ends nothing of what was read. */
+static void read_first(etcd_leader_t *l, bool may_come, uint64_t now_us)
+{
+    if (l->follow.bad.code) {
+        l->why = l->follow.bad;
+        stop(l, ETCD_REFUSED);
+        return;
+    }
+    follow_on(l, may_come, now_us);
+    etcd_lane_state_t *s = &l->lanes[ETCD_FOLLOW];
+    if (l->follow.state == ETCD_UNREAD && !s->is_sent) s->due_us = now_us;
+    look(l, l->state, now_us + (may_come ? HURRY_US : ETCD_POLL_MS * 1000ull));
+}
+
+static void lead_by_own_key(etcd_leader_t *l, const etcd_kv_t *leader, uint64_t now_us)
+{
+    char meta[ROWS_META_BYTES];
+    l->created_revision = leader->create_revision;
+    if (l->opts.purpose != ETCD_SERVE || strcmp(l->last_marker, l->marker)) {
+        start_reading(l, now_us);
+        return;
+    }
+    rows_meta(rows_cluster(l->rows), rows_epoch(l->rows), meta);
+    lead(l, meta, now_us);
+}
+
 static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
     const etcd_kv_t *meta, *leader;
@@ -911,21 +960,18 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     follow_anew_if_restored(l, now_us);
     bool may_come = is_catching_up(l, now_us), was_gone = l->is_gone;
     l->is_gone = false;
+    bool leads = leader && is_own(l, leader);
     if (!leader) l->other[0] = 0;
-    if (!leader && may_come) {
-        look(l, l->state, now_us + HURRY_US);
+    if ((!leader || leads) && lacks_rows(l)) {
+        read_first(l, may_come, now_us);
     } else if (!leader) {
         take_or_grant(l, now_us);
-    } else if (is_own(l, leader)) {
-        l->created_revision = leader->create_revision;
-        start_reading(l, now_us);
+    } else if (leads) {
+        lead_by_own_key(l, leader, now_us);
     } else {
         note_other(l, leader);
         l->is_full = false;
-        if (!l->lanes[ETCD_FOLLOW].is_wanted || (l->behind_us && !may_come)) {
-            follow(l, now_us);
-            l->behind_us = 0;
-        }
+        follow_on(l, may_come, now_us);
         look(l, ETCD_STANDBY, was_gone ? now_us : now_us + ETCD_POLL_MS * 1000ull);
         show_standby(l, now_us);
     }
@@ -944,7 +990,11 @@ static void on_taken(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     /* TAKE wrote `last`, too, and that may have been followed by now. */
     bool has_rows = l->took_revision && (etcd_follow_has(&l->follow, l->took_revision, l->last_marker) ||
                                          etcd_follow_has(&l->follow, a->revision, l->marker));
-    if (!has_rows || !lead_at_once(l, now_us)) start_reading(l, now_us);
+    char meta[ROWS_META_BYTES];
+    next_meta(l, meta);
+    if (has_rows) lead(l, meta, now_us);
+    else if (l->took_revision) look(l, ETCD_LOOKING, now_us); /* they are read anew, and then it leads */
+    else start_reading(l, now_us);
 }
 
 /* Etcd says that it has no room also of a transaction that it has done, where that was the one that filled

@@ -7,8 +7,10 @@
  *               another one leads                     -> STANDBY    the same again, in ETCD_POLL_MS; what
  *                                                                   etcd_follow.h asks for; a lease, and
  *                                                                   its row
+ *               none leads, and rows are missing      -> the same   what etcd_follow.h asks for, and the
+ *                                                                   look again
  *               none leads                            -> TAKING     a lease is granted, and then TAKE
- *               it is our own (an answer was lost)    -> READING
+ *               it is our own (an answer was lost)    -> LEADING    as when none leads: first all rows
  *               there is no registry                  -> CHECKING   what keys the prefix has, and `meta` of
  *                                                                   each prefix above it
  *               not a registry of ours                -> REFUSED
@@ -16,7 +18,8 @@
  *             another registry lies above or below    -> REFUSED
  *   TAKING    the transaction succeeded,
  *               with the rows that were followed      -> LEADING
- *               without                               -> READING    pages of rows
+ *               with some that are followed anew      -> LOOKING    its own key
+ *               of a new registry, or for a command   -> READING    pages of rows
  *             another one was first, or not known     -> LOOKING
  *             etcd has no room, and it is to serve    -> STANDBY    and it looks again in a second
  *   READING   all rows are there                      -> LEADING
@@ -40,9 +43,11 @@
  *             one that is not taken is written again later
  *
  * TAKE makes the leader's key only if there is none and meta, import and the marker in `last` are as they
- * were read, and raises the epoch in meta.  A standby that has followed all rows up to that marker leads
- * without reading them.  One that is behind when none leads waits for ETCD_CATCH_UP_MS; after that it takes
- * the lead and reads all rows.
+ * were read, and raises the epoch in meta.  A broker that is to serve has followed all rows up to that
+ * marker before, and leads without reading them: to read a large registry takes longer than a short lease,
+ * whose end would be that of what was read.  So it reads on, also where another one leads meanwhile; a
+ * broker that has all rows does not wait for one that reads.  A watch that does not bring what is missing in
+ * ETCD_CATCH_UP_MS is begun again.  A row that is none of ours ends it, REFUSED, when none leads.
  *
  * An import takes the lead like a broker: its TAKE makes the key import, deletes the rows that an earlier
  * import left, and sets the cluster and the epoch of the file.  Before its last COMMIT, which deletes that
@@ -77,7 +82,7 @@
 #define ETCD_POLL_MS 250              /* how often a standby looks */
 #define ETCD_START_MS 5000            /* so long no endpoint answers at all, then the start has failed */
 #define ETCD_END_MS 1000              /* a clean end waits so long for the lease to be revoked */
-#define ETCD_CATCH_UP_MS 500          /* so long a standby waits for what it has not followed yet */
+#define ETCD_CATCH_UP_MS 500          /* so long a watch may bring nothing of what is missing */
 #define ETCD_REQUEST_BYTES (3u << 19) /* what etcd takes, 1.5 MiB */
 #define ETCD_PREFIX_BYTES 129u        /* of a prefix, with its NUL */
 

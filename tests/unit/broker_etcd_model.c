@@ -358,8 +358,8 @@ static bool another_leads(void)
     W.others++;
     begin(&c, "c");
     for (bool more = true; more;)
-        for (int lane = more = false; lane < LANES; lane++)
-            if (etcd_leader_next(&c, (etcd_lane_t)lane, W.now_us, &r)) {
+        for (int lane = more = false; lane <= ETCD_FOLLOW; lane++)
+            if (etcd_leader_next(&c, (etcd_lane_t)lane, W.now_us, &r) && r.call != ETCD_STREAM) {
                 etcd_leader_answer(&c, (etcd_lane_t)lane, ETCD_ANSWERED,
                                    fake_etcd_do(&W.etcd, r.call, r.body), W.now_us);
                 more = true;
