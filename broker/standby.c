@@ -57,7 +57,7 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
     }
     msg_from_error(&error, 0, of, &answer);
     answer.error.retriable = true;
-    answer.error.retry_ms = *s->leader ? STANDBY_RETRY_MS : STANDBY_SOON_MS;
+    answer.error.retry_ms = *s->leader || !s->is_following ? STANDBY_RETRY_MS : STANDBY_SOON_MS;
     answer.error.leader = s->leader;
     answer.error.leader_key = s->leader_key;
     return !msg_encode(&answer, out);

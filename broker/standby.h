@@ -23,7 +23,7 @@
 
 /* In a takeover a member waits so long; and a thousand of them ask so often. */
 #define STANDBY_RETRY_MS 300
-#define STANDBY_SOON_MS 100 /* none leads: this broker, or another one, does in a moment */
+#define STANDBY_SOON_MS 100 /* none leads, and this one has all rows: it, or another one, does soon */
 #define STANDBY_ADDRESS_BYTES 256
 
 /* What a standby has to say of itself. */

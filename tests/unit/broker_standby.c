@@ -9,10 +9,13 @@
 #include <limits.h>
 #include <stdio.h>
 
+/* Whether the standby has all rows. */
+static bool follows = true;
+
 /* Its ERROR to a message; the caller ends it. */
 static void answer_to(const msg_t *m, const char *leader, msg_t *ret_got)
 {
-    standby_t s = {.leader_key = "the key", .is_answered = true};
+    standby_t s = {.leader_key = "the key", .is_answered = true, .is_following = follows};
     snprintf(s.leader, sizeof s.leader, "%s", leader);
     buf_t frame = {0}, out = {0};
     heddle_error_t error;
@@ -80,6 +83,16 @@ Test(standby, one_that_etcd_refuses_is_not_ready_and_says_why)
     cr_assert_eq(standby_check_ready(&s, &error), HEDDLE_ERR_UNAVAILABLE);
     cr_assert(strstr(error.message, "could not take over: permission denied"), "%s", error.message);
     cr_assert_str_eq(error.hint, "name a user");
+}
+
+/* A thousand members that ask ten times a second would take the CPU that it reads with. */
+Test(standby, is_asked_less_often_while_it_reads)
+{
+    msg_t m = hello(), got;
+    follows = false;
+    answer_to(&m, "", &got);
+    cr_assert_eq(got.error.retry_ms, STANDBY_RETRY_MS);
+    msg_fini(&got);
 }
 
 Test(standby, takes_no_message_of_a_member)
