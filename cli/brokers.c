@@ -45,7 +45,7 @@ static void render(const common_t *c, json_t *answer)
            cli_text(store, "state", s[1]), cli_bytes(store, "registry_bytes", s[2]),
            cli_text(store, "place", s[3]));
     if (cli_string(store, "message")) printf("warning   %s\n", cli_string(store, "message"));
-    if (cli_integer(store, "seen_age_ms") >= OLD_MS)
+    if (json_array_size(list) > 1 && cli_integer(store, "seen_age_ms") >= OLD_MS)
         printf("warning   the standbys are as they were %s ago\n", cli_ms(store, "seen_age_ms", s[0]));
     puts("");
     cli_table_t t;

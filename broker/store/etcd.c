@@ -98,9 +98,17 @@ bool etcd_is_exposed(const char *url)
     return is_exposed;
 }
 
+/* A password is not repeated: the error goes to logs. */
 static int refuse_url(const char *url, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "--store: %.200s is not the address of an etcd", url);
+    int rc;
+    if (strchr(url, '@')) {
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "--store: a user is not named in the address of an etcd");
+        error_hint(error,
+                   "write USER:PASSWORD into a file for its owner alone, and name it with --store-user");
+        return rc;
+    }
+    rc = error_fail(error, HEDDLE_ERR_USAGE, "--store: %.200s is not the address of an etcd", url);
     error_expected(error, "etcd://HOST:PORT[,HOST:PORT...]/PREFIX or etcds://..., up to %d endpoints",
                    ETCD_ENDPOINTS);
     error_hint(error, "the prefix is for this cluster alone, for instance etcd://etcd-0:2379/heddle/prod");
