@@ -473,13 +473,14 @@ void plan_give_way(plan_t *p, uint64_t token)
 }
 
 /* The list is as good as it was: it began with another one than the publisher, or begins with one that has
- * all bytes, and its whole rate. */
+ * all bytes, and its whole rate, and does not send by the publisher's uplink. */
 static bool is_left(const plan_t *p, const uint64_t *before, uint32_t before_count, const uint64_t *tokens,
                     uint32_t count)
 {
     if (!before_count || before[0] != plan_server(p)) return true;
     const plan_row_t *first = count ? plan_row(p, tokens[0]) : NULL;
-    return first && first->has == PLAN_WHOLE && !plan_station_is_limited(first->station);
+    return first && first->has == PLAN_WHOLE && !plan_station_is_limited(first->station) &&
+           !plan_is_publishers_place(p, first->station->place);
 }
 
 bool plan_leave_publisher(plan_t *p, uint64_t token)

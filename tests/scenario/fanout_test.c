@@ -294,6 +294,16 @@ Test(fanout, on_the_host_of_the_publisher_nothing_crosses_a_network)
     cr_assert_float_eq(f.egress, 1, 0.001, "%.3f", f.egress);
 }
 
+/* Heartbeats come meanwhile, and all on the publisher's host have the version by then. */
+Test(fanout, none_on_the_host_of_the_publisher_serves_in_its_place)
+{
+    wave_t wave = {.workers = 4, .tensors = 256, .seed = 32, .hosts = 2, .publisher = "h00", .slower = 8};
+    wave_begin(wave);
+    figures_t f = wave_end("a slow link of the publisher's host");
+    cr_assert_float_eq(f.into[1], 1, 0.001, "%.3f", f.into[1]);
+    cr_assert_float_eq(f.egress, 1, 0.001, "%.3f", f.egress);
+}
+
 /* ---- slow ones, and ones that lie ---- */
 
 /* It would be the first of the chain, by its name. */

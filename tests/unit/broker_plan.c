@@ -612,6 +612,21 @@ Test(plan_chain, one_with_a_limited_rate_is_not_better_than_the_publisher)
     cr_assert_eq(plan_row(&P, 12)->load, 0);
 }
 
+/* 12 is on the publisher's host: what it sends goes over the same uplink. */
+Test(plan_chain, one_on_the_publishers_host_is_not_better_than_the_publisher)
+{
+    plan_publisher(&P, PUBLISHER, PUBLISHER_SERVES, 7);
+    cr_assert(add(11, 0) && add(12, 7) && add(13, 0) && add(14, 0));
+    begin();
+    plan_have(&P, 12, true, 0);
+    cr_assert_not(plan_leave_publisher(&P, 11));
+    cr_assert_str_eq(list_of(11), "9");
+    cr_assert_eq(plan_row(&P, 12)->load, 0);
+    plan_have(&P, 14, true, 0);
+    cr_assert(plan_leave_publisher(&P, 11));
+    cr_assert_str_eq(list_of(11), "14 9");
+}
+
 Test(plan_chain, holders_that_serve_none_come_before_the_tail)
 {
     wave(11, 14);
