@@ -720,7 +720,9 @@ static void follow_lending(fetch_t *f, const known_t *s, uint32_t piece, uint64_
 
 /* -- events ----------------------------------------------------------------------------------- */
 
-/* A lost source that is listed again is tried again: the broker may know that it is back. */
+/* A lost source that is listed again is tried again: the broker may know that it is back.  It counts as one
+ * that has sent nothing, so that where the broker does not know yet that it has gone, that is reported at the
+ * pace of need_sources and not again at once. */
 void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_us)
 {
     if (f->is_over) return;
@@ -732,7 +734,7 @@ void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_u
         if (at < 0 || f->known[at].listed) continue;
         known_t *s = &f->known[at];
         s->listed = true;
-        if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
+        if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE, s->has_sent = false;
         f->is_late_asked |= s->state == SOURCE_LATE;
         f->order[f->order_count++] = (uint8_t)at;
     }

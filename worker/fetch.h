@@ -32,7 +32,7 @@
  *            refused(piece, ask)   drop_ask of what is open there, next source; err AGAIN: asked again after
  *                                  half a second; any other: lost
  *            gone(token)           lost: pieces back to todo, next source; need_sources at once, where it
- *                                  was read from
+ *                                  was read from and has sent since a list named it anew
  *            beat(token)           deadline moves; a late source is live again, and after its deadline as
  *                                  if it had never been late; landed(piece): the same
  *            tick                  source past its deadline: late, and its next deadline is twice as far;

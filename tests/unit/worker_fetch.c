@@ -550,6 +550,33 @@ Test(fetch, gone_resumes_at_the_next_source_where_it_was_lost, .fini = stop)
     SAID("");
 }
 
+/* The broker has no other one, and names it until its lease ends. */
+Test(fetch, one_that_has_gone_and_is_named_again_is_reported_at_the_same_pace, .fini = stop)
+{
+    start(4);
+    SOURCES(A);
+    good(0, A);
+    gone(A);
+    SAID("need need");
+    for (int half = 0; half < 4; half++) {
+        for (int i = 0; i < 50; i++) {
+            SOURCES(A);
+            SAID("ask 1@101 ask 2@101 ask 3@101");
+            if (i % 2) gone(A);
+            else refused(1, A, HEDDLE_ERR_GONE);
+            SAID(i % 2 ? "" : "drop 2@101 drop 3@101");
+        }
+        cr_assert_eq(fetch_deadline(f), now + 500 * MS);
+        now += 500 * MS;
+        tick();
+        SAID("need");
+    }
+    SOURCES(A);
+    good(1, A);
+    gone(A); /* it was back */
+    SAID("need");
+}
+
 Test(fetch, a_late_source_gives_its_asks_to_the_next_and_keeps_its_connection, .fini = stop)
 {
     start(2);
