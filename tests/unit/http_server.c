@@ -57,7 +57,9 @@ typedef struct {
 /* ---- the clock ---- */
 
 static atomic_long ahead_s;
-static atomic_bool is_standing; /* since the start of this host */
+/* Since the start of this host: on a slow machine no question is late, and no connection is ended while its
+ * answer waits. */
+static atomic_bool is_standing = true;
 static atomic_ulong clock_reads;
 
 /* Instead of libc's: the time of the server is that of the test. */
@@ -211,14 +213,12 @@ static int stream_open(const rig_t *r, const char *until, char text[4096], int *
 
 /* ---- what is bounded ---- */
 
-/* Answers count from when they are made, also those of one turn, until they are sent or given up.  The clock
- * stands: on a slow machine no question is late, and no connection is ended while its answer waits. */
+/* Answers count from when they are made, also those of one turn, until they are sent or given up. */
 Test(server, answers_on_their_way_are_bounded, .timeout = 120)
 {
     rig_t r = {.together = LARGE_COUNT};
     char text[4096], *letters = malloc(LARGE_BYTES);
     int fds[LARGE_COUNT], taken = 0, busy = 0, status = 0;
-    atomic_store(&is_standing, true);
     memset(letters, 'x', LARGE_BYTES);
     r.large = json_pack("{s:[s#]}", "workers", letters, LARGE_BYTES);
     free(letters);
@@ -328,6 +328,7 @@ Test(server, connections_leave_descriptors, .timeout = 60)
     int fds[FEW_DESCRIPTORS / 4];
     enum { LAST = FEW_DESCRIPTORS / 4 - 1 };
     limit_descriptors();
+    atomic_store(&is_standing, false);
     rig_open(&r);
     for (int i = 0; i <= LAST; i++) fds[i] = client_open(&r);
     client_ask(fds[LAST], "/livez", "*/*");
@@ -363,7 +364,6 @@ Test(server, the_oldest_that_says_nothing_makes_room, .timeout = 60)
     rig_t r = {.together = 1};
     char text[4096];
     int fds[PLACES], stream;
-    atomic_store(&is_standing, true);
     limit_descriptors();
     rig_open(&r);
     cr_assert_eq(stream_open(&r, "retry: ", text, &stream), 200, "%s", text);
@@ -388,6 +388,7 @@ Test(server, a_stream_without_a_client_gives_its_place_back, .timeout = 60)
     rig_t r = {.together = 1};
     char text[4096];
     int fds[STREAM_COUNT + 1], status = 0;
+    atomic_store(&is_standing, false);
     rig_open(&r);
     for (int i = 0; i <= STREAM_COUNT; i++) {
         fds[i] = client_open(&r);
@@ -420,7 +421,6 @@ static void let_turn(const rig_t *r, int seconds)
 static void pages_open(rig_t *r, int count, int *ret_fds)
 {
     char text[4096];
-    atomic_store(&is_standing, true);
     for (int i = 0; i < count; i++)
         cr_assert_eq(stream_open(r, "retry: ", text, &ret_fds[i]), 200, "%s", text);
 }
@@ -629,6 +629,7 @@ Test(server, a_stream_that_is_refused_has_a_status, .timeout = 60)
     rig_t r = {.together = 1};
     char text[4096];
     int fds[2];
+    atomic_store(&is_standing, false);
     rig_open(&r);
     cr_assert_eq(stream_open(&r, "retry: ", text, &fds[0]), 200, "%s", text);
     atomic_store(&r.stands_by, true);
@@ -666,8 +667,7 @@ Test(server, a_stream_that_is_not_read_costs_nothing_and_ends, .timeout = 120)
         cr_expect_eq(stream_open(&r, i < STREAM_COUNT ? "retry: " : "\r\n\r\n", text, &fds[i]),
                      i < STREAM_COUNT ? 200 : 503, "%d: %s", i, text);
     atomic_store(&ahead_s, SEND_S + 1);
-    uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000ull;
-    while (status != 200 && clock_now(clock_system()) < end_us) {
+    while (status != 200) {
         close(fds[STREAM_COUNT]);
         status = stream_open(&r, "\r\n\r\n", text, &fds[STREAM_COUNT]);
     }
