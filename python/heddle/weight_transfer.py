@@ -18,6 +18,7 @@ vLLM imports this module where the backend is asked for; it is registered by hed
 """
 from __future__ import annotations
 
+import logging
 import select
 import time
 import urllib.request
@@ -66,6 +67,7 @@ except ImportError as e:
 __all__ = ["HeddleEngine", "HeddleInitInfo", "HeddleUpdateInfo", "HeddleTrainerEngine",
            "HeddleTrainerInitInfo"]
 
+_log = logging.getLogger("vllm.heddle")
 _LOOK_S = 0.25              # an event of the worker tells of most changes, and this of the rest
 _ENDED = ("failed", "superseded", "lost")
 _STALL_S = 5.0              # the trainer waits before, for as long as it wants
@@ -146,6 +148,8 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
             slot.close()
             raise
         self._slot = slot
+        _log.info("weights: %s is held: finish_weight_update loads it, with the tag as its weight_version",
+                  slot.tag)
 
     def finish_weight_update(self) -> None:
         """Loads what receive_weights holds; nothing where no update came.  Where it raises, vLLM's session is
@@ -156,12 +160,13 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
                 raise _native.error("not_activatable", f"the weights are mixed: the load of {self._mixed_by} "
                                     "broke", phase="activate", expected="an update before finish")
             return
-        self._mixed_by = self._slot.tag
+        tag = self._mixed_by = self._slot.tag
         # private pages: a loader may write to what it is given
         reload.load(self.model, self.model_config, self._slot.torch())
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
         self._mixed_by = None
+        _log.info("weights: those of %s are loaded", tag)
         self._drop()
 
     def shutdown(self) -> None:

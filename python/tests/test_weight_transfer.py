@@ -369,7 +369,8 @@ def test_weights_arrive_and_an_older_tag_is_a_way_back(transfer, broker, adapter
     engine.shutdown()
 
 
-def test_nothing_is_written_before_finish(transfer, broker, adapter):
+def test_nothing_is_written_before_finish(transfer, broker, adapter, caplog):
+    caplog.set_level("INFO", "vllm.heddle")
     served, engine, trainer = both(transfer, broker, adapter, Source(Model(1)))
     trainer.send_weights()
     tag, before = trainer.version.tag, served.bits()
@@ -381,6 +382,10 @@ def test_nothing_is_written_before_finish(transfer, broker, adapter):
     assert same(served.bits(), before)
     calls = len(transfer.calls)
     assert engine._slot is not None
+    said = [r.getMessage() for r in caplog.records if "weights: " in r.getMessage()]
+    assert said[0].startswith(f"weights: {tag} is held") and said[1] == f"weights: those of {tag} are loaded"
+    assert len(said) == 3, "and of the update that was left open"
+    assert said[2].startswith(f"weights: {engine._slot.tag} is held")
     engine.start_weight_update()                        # of another trainer: what was held is forgotten
     engine.finish_weight_update()
     assert same(served.bits(), before) and len(transfer.calls) == calls

@@ -185,6 +185,8 @@ def trial(stage, models):
     stage.check("an older tag", base.call("update_weights", update_info={"tag": tags[1]}), 200)
     stage.end("trainer", 9)
     stage.check("until finish, also when the trainer was killed", base.answers() == second, True)
+    log = (stage.folder / "vllm.log").read_text(errors="replace")       # of both servers
+    stage.check("and the log names the one that is held", f"weights: {tags[1]} is held" in log, True)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         under_way = base.paused_under_way(pool)
         stage.check("a finish in a pause", base.call("finish_weight_update", weight_version=tags[1]), 200)
