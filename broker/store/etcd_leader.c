@@ -934,11 +934,14 @@ static void read_first(etcd_leader_t *l, bool may_come, uint64_t now_us)
     look(l, l->state, now_us + (may_come ? HURRY_US : ETCD_POLL_MS * 1000ull));
 }
 
+/* By a TAKE whose answer was lost.  Without what that wrote, as an etcd may say, there are no rows to lead
+ * with. */
 static void lead_by_own_key(etcd_leader_t *l, const etcd_kv_t *leader, uint64_t now_us)
 {
     char meta[ROWS_META_BYTES];
     l->created_revision = leader->create_revision;
-    if (l->opts.purpose != ETCD_SERVE || strcmp(l->last_marker, l->marker)) {
+    bool has_rows = *l->last_marker && !strcmp(l->last_marker, l->marker);
+    if (l->opts.purpose != ETCD_SERVE || !has_rows) {
         start_reading(l, now_us);
         return;
     }
