@@ -36,7 +36,6 @@ static const char *view_session_key(const void *self, const member_t *member)
     return peer ? peer->key : "";
 }
 
-/* Answers are made from this view and not from the broker, so that they cannot change anything. */
 /* Why the store takes no records.  What an etcd says of itself comes before what the last commit met. */
 static void view_refusal(const broker_t *b, instant_t now, answer_view_t *v)
 {
@@ -56,6 +55,7 @@ static void view_refusal(const broker_t *b, instant_t now, answer_view_t *v)
     v->read_only_ms = is_known ? b->read_only_ms : now.wall_ms - (now.us - since_us) / 1000;
 }
 
+/* Answers are made from this view and not from the broker, so that they cannot change anything. */
 answer_view_t query_view(const broker_t *b, instant_t now)
 {
     answer_view_t view = {
