@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer_client/pack.h"
 
-#include "core/crew.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/stop.h"
@@ -234,14 +233,11 @@ static void write_piece(void *self, uint32_t i)
     pack_write(f->pack, f->sources, from, from + PIECE_BYTES);
 }
 
-void pack_fill(pack_t *p, const void *const *sources, uint32_t threads)
+void pack_fill(pack_t *p, const void *const *sources, crew_t *crew)
 {
     fill_t work = {p, sources};
-    assert(threads >= 1 && threads <= PACK_THREADS_MAX);
     pack_write_begin(p, sources);
-    crew_t *crew = crew_new(threads - 1);
     crew_do(crew, (uint32_t)((p->layout.payload_bytes + PIECE_BYTES - 1) / PIECE_BYTES), write_piece, &work);
-    crew_end(&crew);
 }
 
 /* -- the seal --------------------------------------------------------------------------------- */

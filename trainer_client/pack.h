@@ -18,6 +18,7 @@
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
+#include "core/crew.h"
 #include "formats/kind.h"
 #include "formats/manifest.h"
 #include "proto/msg.h"
@@ -76,9 +77,9 @@ enum { PACK_THREADS_MAX = 4 };
 /* How many threads are to fill so many bytes where there may be `most`, the caller's one of them: 1 to
  * PACK_THREADS_MAX. */
 uint32_t pack_fill_threads(uint64_t payload_bytes, uint32_t most);
-/* pack_write_begin and pack_write of everything, on so many threads.  The threads that it starts have ended
- * when it returns.  Where one cannot be started, or starts late, the calling thread does its share. */
-void pack_fill(pack_t *p, const void *const *sources, uint32_t threads);
+/* pack_write_begin and pack_write of everything, by the calling thread and those of `crew` that wake in time;
+ * NULL: by the calling thread alone. */
+void pack_fill(pack_t *p, const void *const *sources, crew_t *crew);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
  * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what
  * core/stop.h ended it with. */

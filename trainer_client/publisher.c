@@ -56,6 +56,8 @@ struct heddle_publisher {
     int changed_fd, interrupt_fd; /* eventfds: the node has changed; heddle_publisher_interrupt */
     uint32_t timeout_ms;
     uint32_t fill_threads;       /* at most; at least 1 */
+    uint32_t helper_count;       /* threads that were asked of the crew; 0: none yet */
+    crew_t *crew;                /* of those that help to fill; NULL: none could be started */
     uint32_t close_ms, leave_ms; /* for a holder of the last version; for the broker's BYE */
     uint64_t asked_version;      /* the application has asked what became of it */
     char adapter[HEDDLE_NAME_MAX + 1];
@@ -459,11 +461,23 @@ void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
     return pub ? pack_tensor(pub->pack, index) : NULL;
 }
 
+/* NULL: for the calling thread alone.  They are kept for the next version: one that is started for each, and
+ * waited for until it has ended, costs most of a second where an engine keeps its core busy. */
+static crew_t *helpers_for(heddle_publisher_t *p, uint64_t bytes)
+{
+    uint32_t count = pack_fill_threads(bytes, p->fill_threads) - 1;
+    if (count > p->helper_count) {
+        crew_end(&p->crew);
+        p->crew = crew_new(count);
+        p->helper_count = count;
+    }
+    return count ? p->crew : NULL;
+}
+
 int heddle_publication_write(heddle_publication_t *pub, const void *const *sources)
 {
     if (!pub || !sources) return misuse("heddle_publication_write", "a pointer is NULL");
-    uint64_t bytes = pub->pack->layout.payload_bytes;
-    pack_fill(pub->pack, sources, pack_fill_threads(bytes, pub->publisher->fill_threads));
+    pack_fill(pub->pack, sources, helpers_for(pub->publisher, pub->pack->layout.payload_bytes));
     return HEDDLE_OK;
 }
 
@@ -833,6 +847,7 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
     drop_ahead(p);
     heddle_publication_abort(&p->open);
     pack_destroy(&p->last);
+    crew_end(&p->crew);
     if (p->is_running) {
         if (!is_interrupted(p)) wait_elsewhere(p);
         uint64_t until_us = time_until((int)p->leave_ms);

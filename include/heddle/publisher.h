@@ -182,8 +182,8 @@ HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t i
 /* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i
  * belongs, and digests it in the same pass: commit need not read it again (docs/benchmarks.md).  (Rows that
  * heddle_publication_tensor was called for are digested by commit.)  From 8 MiB on it does so with up to
- * three threads of its own beside the caller's (fill_threads of the publisher's options); they have ended
- * when it returns.  USAGE when a pointer is missing. */
+ * three threads of its own beside the caller's (fill_threads of the publisher's options), which sleep
+ * otherwise and end with the publisher.  USAGE when a pointer is missing. */
 HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *const *sources);
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on
  * failure.

@@ -543,6 +543,56 @@ Test(publisher, begin_makes_memory_no_longer_than_its_timeout)
     stop();
 }
 
+/* The thread that helps to fill; 0: there is none. There is never more than one here. */
+static int helper(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int found = 0, count = 0;
+    for (struct dirent *each; (each = readdir(tasks));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", each->d_name);
+        FILE *comm = fopen(path, "r"); /* NULL: . or .., or it has just ended */
+        if (comm && fgets(name, sizeof name, comm) && !strcmp(name, "heddle-crew\n"))
+            found = atoi(each->d_name), count++;
+        if (comm) fclose(comm);
+    }
+    closedir(tasks);
+    cr_assert_leq(count, 1);
+    return found;
+}
+
+Test(publisher, the_thread_that_helps_to_fill_is_kept)
+{
+    static const uint64_t MUCH[] = {2, 1 << 20}; /* 8 MiB */
+    static float values[2][1 << 20];
+    heddle_publisher_t *p;
+    heddle_publication_t *pub;
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .fill_threads = 2};
+    heddle_tensor_t row = {.size = sizeof row,
+                           .name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+                           .dtype = HEDDLE_DTYPE_F32,
+                           .ndim = 2,
+                           .dims = MUCH};
+    const void *sources[] = {values};
+    int helpers[2];
+    OK(heddle_publisher_open(&opts, &p));
+    cr_assert_eq(helper(), 0);
+    for (int i = 0; i < 2; i++) {
+        OK(heddle_publication_begin(p, &row, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+        OK(heddle_publication_write(pub, sources));
+        helpers[i] = helper();
+        heddle_publication_abort(&pub);
+    }
+    cr_assert_neq(helpers[0], 0);
+    cr_assert_eq(helpers[1], helpers[0]);
+    heddle_publisher_close(&p);
+    cr_assert_eq(helper(), 0);
+    stop();
+}
+
 Test(publisher, what_makes_no_sense_is_refused)
 {
     heddle_publisher_t *p;

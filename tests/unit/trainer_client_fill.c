@@ -61,9 +61,11 @@ static digest_t digest_filled(uint32_t threads, unsigned fails)
     const void *given[ROWS];
     for (int i = 0; i < ROWS; i++) given[i] = sources[i];
     if (fails) failpoint_arm("crew.thread", fails);
-    pack_fill(p, given, threads);
+    crew_t *crew = crew_new(threads - 1);
     cr_assert(!fails || failpoint_has_failed());
     failpoint_disarm();
+    pack_fill(p, given, crew);
+    crew_end(&crew);
     for (uint32_t i = 0; i < ROWS; i++)
         cr_assert(!memcmp((uint8_t *)base + p->layout.places[i], sources[i], SIZES[i][0]), "row %u", i);
     cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_OK, "%s", error.message);

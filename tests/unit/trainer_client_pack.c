@@ -348,18 +348,18 @@ Test(pack, a_renewed_pack_wants_each_tensor_written)
     void *region[2] = {aligned_alloc(LIMIT_PAGE_BYTES, bytes), aligned_alloc(LIMIT_PAGE_BYTES, bytes)};
     for (int i = 0; i < 2; i++) memset(region[i], 0xa5, bytes);
     pack_lay(p, region[0]);
-    pack_fill(p, both, 1);
+    pack_fill(p, both, NULL);
     cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_OK);
     cr_assert(pack_renew(p, &in));
     pack_lay(p, region[1]);
-    pack_fill(p, one, 1);
+    pack_fill(p, one, NULL);
     cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_ERR_USAGE);
     cr_assert(strstr(error.message, "'a.lora_B.weight'"), "%s", error.message);
 
     values[1][5] = 7;
     cr_assert(pack_renew(p, &in));
     pack_lay(p, region[1]);
-    pack_fill(p, both, 1);
+    pack_fill(p, both, NULL);
     cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_OK);
     pack_lay(fresh, region[0]);
     memcpy(pack_tensor(fresh, 0), values[0], sizeof values[0]);
