@@ -8,7 +8,8 @@ of medians of each column.  It measures: run it alone on a machine, by hand.
     of it           before: publish() until the version is active, or save_pretrained() alone;
                     the engine's: its load over HTTP (the plugin's is before the version is active);
                     the answer itself
-    between tokens  p99 of a stream of the base model that goes on meanwhile, and of one with no version
+    between tokens  p99 of a stream of the base model that goes on while versions are staged, without an
+                    answer of theirs, and of one with no version
 
 and two rows of what the plugin takes beside the loader, of each pair: the median, and in how many pairs it
 is less.  `served`: until a request can name the version, so without the answer.  Where other processes take
@@ -94,7 +95,8 @@ class Timing:
                 if turn:
                     with_plugin.append(one)
                     with_loader.append(other)
-            gaps = self.while_it_streams(self.by_plugin, lambda rank=rank: self.by_loader(rank, -1))
+            gaps = self.while_it_streams(lambda: self.by_plugin(is_asked=False),
+                                         lambda rank=rank: self.by_loader(rank, -1, is_asked=False))
             self.row(size, "the plugin", with_plugin, gaps[0])
             self.row(size, "the engine's loader", with_loader, gaps[1])
             self.pair_by_pair(size, with_plugin, with_loader)
@@ -114,7 +116,8 @@ class Timing:
 
     def while_it_streams(self, *ways):
         """p99 of each of the ways, which take turns.  After each version the stream goes on for as many
-        tokens, so that a way has not the worse p99 for being done sooner."""
+        tokens, so that a way has not the worse p99 for being done sooner.  None asks for an answer of its
+        version: that would hold the stream up for longer than a version does, and for either way alike."""
         streams, found = Stream(self.url, self.kind), [[] for _ in ways]
         self.until(lambda: streams.error or len(streams.gaps) > 2)
         for _ in range(self.pairs):
@@ -132,23 +135,25 @@ class Timing:
         process.stdin.flush()
         return self.stage.line("trainer")
 
-    def by_plugin(self):
+    def by_plugin(self, is_asked=True):
         """ms: all, before, the engine's (0: it is before), the answer"""
         told = self.trainer("publish")
+        if not is_asked:
+            return None
         tag, end = self.first("policy")
         if tag != told["tag"]:
             raise Failed(f"{tag} answered after {told['tag']}")
         return (end - told["began"]) * 1e3, (told["ended"] - told["began"]) * 1e3, 0, \
             (end - told["ended"]) * 1e3
 
-    def by_loader(self, rank, turn):
+    def by_loader(self, rank, turn, is_asked=True):
         folder = pathlib.Path(self.memory, f"{rank}.{turn}")
         told = self.trainer("save", folder=str(folder))
         # a name of its own: with load_inplace, vLLM 0.32 loads it again at each step of a request
         name, url = f"loaded{turn}", self.url + PATHS[self.kind]
         inside_sglang.post(url + "load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}).close()
         loaded = time.monotonic()
-        end = self.first(name)[1]
+        end = self.first(name)[1] if is_asked else loaded
         inside_sglang.post(url + "unload_lora_adapter", {"lora_name": name}).close()
         shutil.rmtree(folder)
         return ((end - told["began"]) * 1e3, (told["ended"] - told["began"]) * 1e3,
