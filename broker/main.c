@@ -22,6 +22,9 @@
 
 enum { LEASE_MIN_MS = 100, LEASE_MAX_MS = 3600000, STORE_LEASE_MIN_MS = 2000, STORE_LEASE_MAX_MS = 600000 };
 
+/* In the environment of a process that begins anew; people do not set it. */
+#define LED "HEDDLE_LED_CLUSTER"
+
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 
 typedef struct {
@@ -141,6 +144,7 @@ static int serve(const args_t *args, char ret_cluster[HEDDLE_NAME_MAX + 1], hedd
                           .data = args->data,
                           .store = args->store,
                           .store_cluster = args->store_cluster,
+                          .store_led = getenv(LED),
                           .store_access = args->store_access,
                           .store_lease_ms = args->store_lease_ms,
                           .advertise = args->advertise,
@@ -169,18 +173,14 @@ static int serve(const args_t *args, char ret_cluster[HEDDLE_NAME_MAX + 1], hedd
 
 /* A broker that does not lead any more is a standby again, and its members find the one that leads.  The same
  * program begins anew in this process, which goes on for its service manager: ZeroMQ releases the address of
- * the check of keys only some time after a listener is closed.  It goes on with the registry that it led
- * (`cluster`), and makes no other one where an etcd has none any more.  Returns when that cannot be. */
-static int start_anew(int argc, char **argv, const char *cluster, heddle_error_t *error)
+ * the check of keys only some time after a listener is closed.  LED tells it the registry that it led
+ * (`cluster`; "": it had none yet), so that it makes no other one where etcd has lost that.  Returns when it
+ * cannot begin. */
+static int start_anew(char **argv, const char *cluster, heddle_error_t *error)
 {
-    char **with = calloc((size_t)argc + 3, sizeof *with), option[HEDDLE_NAME_MAX + 32];
     log_emit(LOG_WARN, "broker.fenced", "%s", error->message);
-    snprintf(option, sizeof option, "--store-cluster=%s", cluster);
-    if (with) memcpy(with, argv, (size_t)argc * sizeof *argv);
-    if (with && *cluster) with[argc] = option;
-    if (with) execv("/proc/self/exe", with);
+    if (!*cluster || !setenv(LED, cluster, 1)) execv("/proc/self/exe", argv);
     error_hint(error, "it could not start anew as a standby (%s): start it again", strerror(errno));
-    free(with);
     return error->code;
 }
 
@@ -231,8 +231,7 @@ int main(int argc, char **argv)
         sigprocmask(SIG_BLOCK, &mine, NULL);
         umask(077);
         rc = serve(&args, cluster, &error);
-        if (rc == HEDDLE_ERR_FENCED && args.store)
-            rc = start_anew(argc, argv, args.store_cluster ? "" : cluster, &error);
+        if (rc == HEDDLE_ERR_FENCED && args.store) rc = start_anew(argv, cluster, &error);
         if (rc == HEDDLE_ERR_INTERRUPTED && args.store) rc = HEDDLE_OK; /* a standby that was ended */
     }
     /* Scripts read the failure from stdout, people from stderr. */

@@ -513,7 +513,7 @@ static void on_follow(void *self, const etcd_standing_t *now)
     if (now->is_following != d->standby.is_following)
         log_emit(now->is_following ? LOG_INFO : LOG_WARN, "broker.following", "%s",
                  now->is_following  ? "follows the registry, and could take over"
-                 : now->refusal     ? "etcd refuses what it asks for: it could not take over"
+                 : now->refusal     ? "does not follow the registry any more, and could not take over"
                  : now->is_answered ? "does not follow the registry any more: it is read again"
                                     : "etcd does not answer: it could not take over");
     if (now->refusal && !d->standby.refusal.code)
@@ -550,6 +550,7 @@ static int open_store(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *er
     standby_reachable(opts->advertise ? opts->advertise : d->endpoint ? d->endpoint : "", host, endpoint);
     etcd_opts_t etcd = {.url = opts->store,
                         .cluster = opts->store_cluster,
+                        .led = opts->store_led,
                         .endpoint = endpoint,
                         .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL,
                         .lease_ms = opts->store_lease_ms,

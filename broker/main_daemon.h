@@ -34,6 +34,7 @@ typedef struct {
     const char *listen, *data;
     const char *store;         /* an etcd instead of `data`; NULL: none */
     const char *store_cluster; /* that must be there; NULL: any, or none yet */
+    const char *store_led;     /* of the registry that this process led before; NULL: none */
     main_store_access_t store_access;
     uint32_t store_lease_ms; /* of the leader's key in it */
     const char *advertise;   /* where clients reach it, as standbys name it; NULL: `listen`, as bound */

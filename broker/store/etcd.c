@@ -349,6 +349,7 @@ int etcd_open(const etcd_opts_t *opts, etcd_t **ret_etcd, heddle_error_t *error)
                                  .run = e->run,
                                  .holder = e->holder,
                                  .cluster = is_import ? NULL : opts->cluster,
+                                 .led = opts->led,
                                  .fresh = e->fresh,
                                  .user = e->user,
                                  .password = e->password,

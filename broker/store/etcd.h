@@ -39,6 +39,7 @@ typedef struct {
     const char *ca, *cert, *key; /* files (PEM), of etcds://; NULL: the system's authorities; none */
     const char *user, *password; /* NULL: none */
     const char *cluster;         /* that the prefix must have; NULL: any, or none yet; IMPORT: that it gets */
+    const char *led;             /* the cluster that this process led before; NULL: none */
     etcd_purpose_t purpose;      /* etcd_leader.h; 0: to serve */
     uint64_t import_epoch;       /* IMPORT: that the prefix gets */
     const char *endpoint;        /* where clients reach this broker: other brokers name it to them */

@@ -240,7 +240,20 @@ static bool fits_purpose(etcd_leader_t *l, bool has_meta)
     return l->state != ETCD_REFUSED;
 }
 
-static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta)
+/* `cluster`: of the one that is there; "": none is. */
+static void wait_for_registry(etcd_leader_t *l, const char *cluster, uint64_t now_us)
+{
+    error_fail(&l->denied, HEDDLE_ERR_DATA_DIR, "etcd: %s: the registry that this broker knows is not there",
+               l->opts.prefix);
+    error_contrast(&l->denied, l->known, *cluster ? cluster : "none: the prefix is empty");
+    error_hint(&l->denied,
+               "restore a snapshot of etcd, or import what was exported, and this broker goes on; to "
+               "begin with what is there, start all brokers of the prefix again");
+    l->other[0] = 0;
+    look(l, ETCD_STANDBY, now_us + ETCD_POLL_MS * 1000ull);
+}
+
+static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta, uint64_t now_us)
 {
     heddle_error_t error;
     if (!fits_purpose(l, meta != NULL)) return false;
@@ -249,7 +262,11 @@ static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta)
         stop(l, ETCD_REFUSED);
         return false;
     }
-    const char *cluster = rows_cluster(l->rows);
+    const char *cluster = meta ? rows_cluster(l->rows) : "";
+    if (*l->known && strcmp(cluster, l->known)) {
+        wait_for_registry(l, cluster, now_us);
+        return false;
+    }
     if (l->opts.cluster && strcmp(cluster, l->opts.cluster)) {
         refuse(
             l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "the prefix belongs to another cluster",
@@ -258,6 +275,8 @@ static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta)
         error_contrast(&l->why, l->opts.cluster, *cluster ? cluster : "none: the prefix is empty");
         return false;
     }
+    if (l->opts.purpose == ETCD_SERVE) text_printf(l->known, sizeof l->known, "%s", cluster);
+    if (l->denied.code == HEDDLE_ERR_DATA_DIR) l->denied.code = 0; /* of wait_for_registry */
     if (rows_epoch(l->rows) < EPOCH_MAX) return true;
     refuse(l, HEDDLE_ERR_DATA_DIR, l->opts.prefix, "its epochs are used up: no token could be new",
            "begin a new cluster with another prefix; workers and publishers are to be started again");
@@ -953,7 +972,7 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 {
     const etcd_kv_t *meta, *leader;
     take_looked(l, a, &meta, &leader);
-    if (!may_be_taken(l, meta)) return;
+    if (!may_be_taken(l, meta, now_us)) return;
     if (!meta && !l->is_alone) {
         check(l, 0, now_us);
         return;
@@ -1222,7 +1241,8 @@ uint64_t etcd_leader_due(const etcd_leader_t *l)
 
 int etcd_leader_init(etcd_leader_t *l, const etcd_leader_opts_t *opts, uint64_t now_us, heddle_error_t *error)
 {
-    *l = (etcd_leader_t){.opts = *opts, .began_us = now_us};
+    *l = (etcd_leader_t){.opts = *opts, .began_us = now_us, .was_answered = opts->led != NULL};
+    text_printf(l->known, sizeof l->known, "%s", opts->led ? opts->led : "");
     etcd_follow_init(&l->follow);
     int rc = rows_new(&l->rows, error);
     if (!rc) look(l, ETCD_LOOKING, now_us);

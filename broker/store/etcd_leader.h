@@ -13,6 +13,7 @@
  *               it is our own (an answer was lost)    -> LEADING    as when none leads: first all rows
  *               there is no registry                  -> CHECKING   what keys the prefix has, and `meta` of
  *                                                                   each prefix above it
+ *               this process knew another one here    -> STANDBY    the same again, in ETCD_POLL_MS
  *               not a registry of ours                -> REFUSED
  *   CHECKING  nothing is there                        -> LOOKING    and then as if there were a registry
  *             another registry lies above or below    -> REFUSED
@@ -48,6 +49,10 @@
  * whose end would be that of what was read.  So it reads on, also where another one leads meanwhile; a
  * broker that has all rows does not wait for one that reads.  A watch that does not bring what is missing in
  * ETCD_CATCH_UP_MS is begun again.  A row that is none of ours ends it, REFUSED, when none leads.
+ *
+ * A process makes a registry only where it knew none.  Where the one that it followed or led is gone, or
+ * another one is there, etcd has lost its data, or had others put back, and numbers would be given twice.  It
+ * says so (etcd_leader_refusal), and waits until that registry is there again.
  *
  * An import takes the lead like a broker: its TAKE makes the key import, deletes the rows that an earlier
  * import left, and sets the cluster and the epoch of the file.  Before its last COMMIT, which deletes that
@@ -139,6 +144,7 @@ typedef struct {
     const char *run;             /* names this run, and no other one ever */
     const char *holder;          /* address, process, host, key: a standby says it to clients and people */
     const char *cluster;         /* that the prefix must have; NULL: any, or none yet */
+    const char *led;             /* of the registry that this process led before; NULL: none */
     const char *fresh;           /* 16 hex digits: of a new cluster */
     const char *user, *password; /* NULL: none */
     const brokers_row_t *own;    /* what the list of brokers says of this one; NULL: it is in no list */
@@ -176,9 +182,10 @@ typedef struct {
         took_revision;  /* of `last`, where TAKE found all rows followed; 0: it did not, or they were read */
     uint64_t behind_us; /* since when rows are missing; 0: none are */
     bool is_last;       /* etcd_leader_finish */
-    int checked;        /* CHECKING: so many names are cut off the prefix that is asked about */
-    bool is_alone;      /* there is no registry, and CHECKING has found nothing */
-    bool has_yielded;   /* etcd_leader_has_yielded */
+    char known[HEDDLE_NAME_MAX + 1]; /* the cluster of the registry that was there; "": none yet */
+    int checked;                     /* CHECKING: so many names are cut off the prefix that is asked about */
+    bool is_alone;                   /* there is no registry, and CHECKING has found nothing */
+    bool has_yielded;                /* etcd_leader_has_yielded */
     etcd_follow_t follow;
     uint64_t page_revision;         /* READING: as of which; its page is that of `follow` */
     bool has_last;                  /* READING: `last` was read, and is `marker` */

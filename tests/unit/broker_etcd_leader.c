@@ -1651,6 +1651,64 @@ Test(etcd_leader, another_cluster_is_refused)
     cr_assert_eq(rows_epoch(T.runs[2].rows), 5);
 }
 
+/* Run i waits for the registry that it knew: what is there is `found`. */
+static void waits_for_its_registry(int i, const char *found)
+{
+    const heddle_error_t *why = etcd_leader_refusal(&T.runs[i]);
+    cr_assert_eq(T.runs[i].state, ETCD_STANDBY, "%d: %s", T.runs[i].state, T.runs[i].why.message);
+    cr_assert_not(etcd_leader_is_following(&T.runs[i]));
+    cr_assert(why && why->code == HEDDLE_ERR_DATA_DIR && *why->hint);
+    cr_assert_str_eq(why->found, found);
+}
+
+/* As where the disks of etcd are new. */
+Test(etcd_leader, a_standby_makes_no_registry_where_the_one_that_it_followed_is_gone)
+{
+    fake_keys_t nothing, snapshot;
+    fake_etcd_save(&T.etcd, &nothing);
+    open_run(0);
+    open_run(1);
+    leads(0);
+    record_floor(0, 3);
+    turn(1);
+    cr_assert(etcd_leader_is_following(&T.runs[1]));
+    char cluster[HEDDLE_NAME_MAX + 1];
+    snprintf(cluster, sizeof cluster, "%s", rows_cluster(T.runs[0].rows));
+    fake_etcd_save(&T.etcd, &snapshot);
+    fake_etcd_restore(&T.etcd, &nothing);
+    kill_run(0);
+    pass_turns(3 * TTL_S * 1000);
+    waits_for_its_registry(1, "none: the prefix is empty");
+    cr_assert_str_eq(etcd_leader_refusal(&T.runs[1])->expected, cluster);
+    fake_etcd_restore(&T.etcd, &snapshot);
+    pass_turns(3 * TTL_S * 1000);
+    leads(1);
+    cr_assert_eq(floor_of(1), 3);
+    cr_assert_null(etcd_leader_refusal(&T.runs[1]));
+    fake_etcd_forget(&snapshot);
+    fake_etcd_forget(&nothing);
+}
+
+/* Begun anew it would wait for an etcd that is away, too, and not end. */
+Test(etcd_leader, a_process_that_led_makes_no_other_registry)
+{
+    open_run(0);
+    etcd_leader_opts_t opts = T.runs[0].opts;
+    opts.led = CLUSTER;
+    etcd_leader_fini(&T.runs[0]);
+    cr_assert_eq(etcd_leader_init(&T.runs[0], &opts, T.now_us, NULL), HEDDLE_OK);
+    cut_off(0, 2 * ETCD_START_MS);
+    pass_turns(3000);
+    waits_for_its_registry(0, "none: the prefix is empty");
+    put_text("meta", "heddle registry 8 fedcba9876543210 4");
+    pass_turns(3000);
+    waits_for_its_registry(0, "fedcba9876543210");
+    put_text("meta", "heddle registry 8 " CLUSTER " 4");
+    pass_turns(3000);
+    leads(0);
+    cr_assert_eq(rows_epoch(T.runs[0].rows), 5);
+}
+
 Test(etcd_leader, a_damaged_row_is_refused_by_name)
 {
     put_text("meta", "heddle registry 8 0123456789abcdef 4");
