@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from heddle._inside import answers, seams, switch
+from heddle._inside import answers, leader, seams, switch
 
 
 @dataclass(eq=False)
@@ -48,6 +48,17 @@ def test_the_head_waits_for_the_request(takes, expected, is_early):
     headers = dict(sent[0]["headers"])
     assert headers.pop(b"a") == b"b" and headers == ({answers.HEADER: expected} if expected else {})
     assert [v.uses for v in versions.values()] == [0, 0]
+
+
+def test_the_log_says_once_that_there_is_no_session_and_once_that_there_is():
+    session = leader.Session()
+    assert session.line(False, 10.0) is None and session.line(False, 14.9) is None
+    assert "HEDDLE_BROKER" in session.line(False, 15.0)
+    assert session.line(False, 16.0) is None and session.line(False, 99.0) is None
+    assert "again" in session.line(True, 100.0)
+    assert session.line(True, 101.0) is None
+    assert session.line(False, 102.0) is None and session.line(True, 106.9) is None, "it came back soon"
+    assert session.line(False, 107.0) is None and "HEDDLE_BROKER" in session.line(False, 112.0)
 
 
 def test_the_leader_begins_and_ends_with_the_server():

@@ -58,7 +58,7 @@ class Engine:
         self.lora_id_counter = self.output_processor = self
         self.request_states = {}
         self.hellos, self.lost = [{"rank": 0, "pid": 1}], None
-        self.is_over, self.gate, self.left, self.ends = False, None, False, 0
+        self.is_over, self.gate, self.left, self.ends, self.has_session = False, None, False, 0, True
         self.lora_resolvers, self.cluster = [], update_double.Cluster()
 
     def _why_foreign(self, found):
@@ -102,7 +102,7 @@ class Engine:
         return self.updates_of(self.queue)
 
     def stats(self):
-        return {"joined": {"token": 1}}
+        return {"joined": {"token": 1} if self.has_session else None}
 
     def end(self):                              # of the server
         self.ends += 1
@@ -684,6 +684,21 @@ def test_a_server_whose_worker_was_drained_ends_when_no_request_uses_a_version(i
         await until(lambda: engine.ends)
         assert engine.ends == 1 and "this server ends" in caplog.text
     play(story)
+
+
+def test_the_log_says_that_the_broker_is_away_and_that_it_is_back(caplog, monkeypatch):
+    monkeypatch.setattr(_inside.leader, "SESSION_S", 0.001)
+    monkeypatch.setattr(_inside.leader, "AWAY_S", 0.005)
+
+    async def story(engine, made, say):
+        await active(say, 1)
+        engine.has_session = False
+        await until(lambda: "no session with the broker" in caplog.text)
+        assert not made.status()["joined"] and made.is_ready
+        engine.has_session = True
+        await until(lambda: "session with the broker again" in caplog.text)
+    play(story)
+    assert len(caplog.messages) == 2
 
 
 def test_a_worker_that_is_closed_ends_no_server():

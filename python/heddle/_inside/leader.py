@@ -37,6 +37,8 @@ LOOK_S = 0.2                    # between two looks whether a retired version is
 END_S = 30.0                    # requests that use a version are waited for so long, before the server ends
 WATCH_S = 2.0                   # between two looks whether a fetched version is still kept
 IDLE_S = 1.0                    # since its last use, before a fetched version gives way to another one
+SESSION_S = 1.0                 # between two looks whether there is a session with the broker
+AWAY_S = 5.0                    # without one, before the log says so
 
 
 @dataclass(eq=False)
@@ -58,6 +60,29 @@ class Version:
 
 
 V = TypeVar("V", bound=Version)
+
+
+class Session:
+    """What the log of an engine says of its session with the broker: once when it has none for AWAY_S, and
+    once when it has one again.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None        # without one
+        self._is_said = False
+
+    def line(self, is_there: bool, now: float) -> str | None:
+        if is_there:
+            was_said, self._since, self._is_said = self._is_said, None, False
+            return "there is a session with the broker again" if was_said else None
+        if self._since is None:
+            self._since = now
+        if self._is_said or now - self._since < AWAY_S:
+            return None
+        self._is_said = True
+        return (f"no session with the broker for {AWAY_S:g} s: what is here is served, no version comes, "
+                "and it goes on trying; see that the broker of HEDDLE_BROKER runs and is reached from this "
+                "host (`heddle status`)")
 
 
 class Leader(Generic[V]):
@@ -127,7 +152,8 @@ class Leader(Generic[V]):
     async def start(self, end: Callable[[], None]) -> None:
         """From now on what comes is taken by itself.  `end`: of the server, after the worker was drained."""
         worker = await self.open()
-        self._begin(self._follow(worker, end))
+        watch = self._begin(self._watch_session())
+        self._begin(self._follow(worker, end)).add_done_callback(lambda _: watch.cancel())
         self._begin(self._tidy_on())
 
     async def open(self) -> Worker:
@@ -164,6 +190,18 @@ class Leader(Generic[V]):
                               "at most", self._ended, END_S)
             await self._await_requests(END_S)
             end()
+
+    @property
+    def _has_session(self) -> bool:
+        return self._worker is not None and self._worker.stats()["joined"] is not None
+
+    async def _watch_session(self) -> None:
+        session = Session()
+        while True:
+            line = session.line(self._has_session, time.monotonic())
+            if line is not None:
+                self._log.warning("heddle: %s", line)
+            await asyncio.sleep(SESSION_S)
 
     def _look_whether_it_left(self, worker: Worker) -> None:
         if worker.left:
@@ -402,9 +440,8 @@ class Leader(Generic[V]):
         def tags(chosen: Callable[[V], bool], adapter: str) -> list[str]:
             found = (v for v in self._versions.values() if v.adapter == adapter and chosen(v))
             return [v.tag for v in sorted(found, key=lambda v: v.number)]
-        joined = self._worker is not None and self._worker.stats()["joined"] is not None
-        return {"schema": "heddle/1", "kind": self.kind, "ok": True, "ready": self.is_ready, "joined": joined,
-                "error": self._ranks.lost or self._ended,
+        return {"schema": "heddle/1", "kind": self.kind, "ok": True, "ready": self.is_ready,
+                "joined": self._has_session, "error": self._ranks.lost or self._ended,
                 "adapters": [{"name": name, "active": active.tag if active else None,
                               "served": tags(lambda v: v.is_named, name),
                               "staged": tags(lambda v: not v.is_named and not v.is_retired, name),
