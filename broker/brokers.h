@@ -19,7 +19,7 @@
 #define BROKERS_UNANSWERED                                                                                   \
     "no endpoint of the etcd in --store answers and has a majority: no record can be made"
 #define BROKERS_YIELDED                                                                                      \
-    "etcd has not answered this broker for two leases, and another one may lead: no record can be made"
+    "etcd does not answer, this broker's lease is over, and another one may lead: no record can be made"
 #define BROKERS_UNANSWERED_HINT "see that etcd runs and has a majority; the broker goes on by itself then"
 
 typedef struct {

@@ -217,8 +217,8 @@ static void note_yield(daemon_t *d)
     if (d->has_yielded || !b || !b->has_yielded) return;
     d->has_yielded = true;
     log_emit(LOG_WARN, "broker.yielded",
-             "%s has not answered for two leases, and another broker may lead: members are sent to those "
-             "that stood by; questions are answered where none leads",
+             "%s has not answered, the lease of this broker there is over, and another one may lead: members "
+             "are sent to those that stood by; questions are answered where none leads",
              main_store_place(&d->store));
 }
 
@@ -554,6 +554,7 @@ static int open_store(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *er
                         .endpoint = endpoint,
                         .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL,
                         .lease_ms = opts->store_lease_ms,
+                        .member_lease_ms = opts->lease_ms,
                         .wait = wait_to_lead,
                         .on_standby = on_standby,
                         .on_follow = on_follow,

@@ -355,7 +355,8 @@ int etcd_open(const etcd_opts_t *opts, etcd_t **ret_etcd, heddle_error_t *error)
                                  .password = e->password,
                                  .own = opts->purpose == ETCD_SERVE ? &e->own : NULL,
                                  .endpoints = e->url_count,
-                                 .ttl_s = (opts->lease_ms + 999) / 1000};
+                                 .ttl_s = (opts->lease_ms + 999) / 1000,
+                                 .member_lease_ms = opts->member_lease_ms};
     if (!rc) rc = etcd_leader_init(&e->leader, &leader, clock_now(e->clock), error);
     etcd_http_opts_t http = {.urls = (const char *const *)e->urls,
                              .count = e->url_count,

@@ -45,6 +45,7 @@ typedef struct {
     const char *endpoint;        /* where clients reach this broker: other brokers name it to them */
     const char *public_key;      /* that it proves there; NULL: none */
     uint32_t lease_ms;           /* of the leader's key; etcd counts in seconds */
+    uint32_t member_lease_ms;    /* etcd_leader.h */
     /* Sleeps until `fd` is readable or `until_us` (clock_system) has come.  False: etcd_open ends,
      * INTERRUPTED.  NULL: it sleeps by itself. */
     bool (*wait)(void *self, int fd, uint64_t until_us);

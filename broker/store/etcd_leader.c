@@ -17,6 +17,7 @@
 #define TIMEOUT_MAX_MS 2000u
 #define PAGE_TIMEOUT_MS 5000u
 #define SECOND_US 1000000ull
+#define UNUSED_PART 10         /* of a lease, the last one: no commit begins in it */
 #define LONG_TIMEOUT_MS 10000u /* etcd hashes a password slowly on purpose, and no page is less than a row */
 
 static etcd_lane_state_t *work(etcd_leader_t *l) { return &l->lanes[ETCD_WORK]; }
@@ -733,13 +734,14 @@ static void on_page(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
 
 bool etcd_leader_has_yielded(const etcd_leader_t *l) { return l->has_yielded; }
 
-/* A standby that reaches etcd leads a moment after the lease.  Without any, or when etcd is asked again after
- * this process stood still, its members have no better place to be. */
-static void look_if_late(etcd_leader_t *l, uint64_t now_us)
+/* When it yields (etcd_leader.h).  Never without a standby, or when etcd is asked again after this process
+ * stood still: its members have no better place to be. */
+static uint64_t yield_due(const etcd_leader_t *l)
 {
-    bool is_late = l->state == ETCD_LEADING && now_us >= l->lease_us + l->ttl_s * SECOND_US;
-    bool is_in = etcd_leader_is_answered(l) && !l->denied.code;
-    if (is_late && l->brokers.count && !is_in) l->has_yielded = true;
+    bool is_cut_off = l->failures || l->denied.code;
+    if (l->state != ETCD_LEADING || l->has_yielded || !l->brokers.count || !is_cut_off) return CLOCK_NEVER;
+    uint64_t lease_us = l->ttl_s * SECOND_US, end_us = l->lease_us + lease_us / UNUSED_PART;
+    return end_us + clock_earlier(l->opts.member_lease_ms * 1000ull / 4, lease_us);
 }
 
 int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uint64_t now_us,
@@ -884,13 +886,13 @@ static void on_lease_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
         return;
     }
     if (l->has_yielded) {
-        lose(l, "etcd did not answer it for two leases, and its members were sent to other brokers");
+        lose(l, "its lease was over before etcd answered, and its members were sent to other brokers");
         return;
     }
     if (is_grant) l->lease = a->lease;
     l->ttl_s = a->ttl_s;
     /* It was renewed after it was asked for, so it holds for longer than by this. */
-    l->lease_us = s->sent_us + a->ttl_s * SECOND_US * 9 / 10;
+    l->lease_us = s->sent_us + a->ttl_s * SECOND_US - a->ttl_s * SECOND_US / UNUSED_PART;
     etcd_json_lease(want(l, ETCD_LEASE, ETCD_KEEPALIVE, s->sent_us + a->ttl_s * SECOND_US / 3), l->lease);
     if (is_grant && l->state == ETCD_TAKING) take_leadership(l, now_us);
 }
@@ -1209,7 +1211,7 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
 bool etcd_leader_next(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us, etcd_request_t *ret_request)
 {
     etcd_lane_state_t *s = &l->lanes[lane];
-    look_if_late(l, now_us);
+    if (now_us >= yield_due(l)) l->has_yielded = true;
     if (l->state == ETCD_ENDING && now_us >= l->began_us + ETCD_END_MS * 1000ull) stop(l, ETCD_ENDED);
     if (!s->is_wanted || s->is_sent || now_us < s->due_us || (lane != ETCD_LOGIN && is_logging_in(l)))
         return false;
@@ -1230,7 +1232,7 @@ bool etcd_leader_next(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us, etcd_
 
 uint64_t etcd_leader_due(const etcd_leader_t *l)
 {
-    uint64_t due_us = l->state == ETCD_ENDING ? l->began_us + ETCD_END_MS * 1000ull : CLOCK_NEVER;
+    uint64_t due_us = l->state == ETCD_ENDING ? l->began_us + ETCD_END_MS * 1000ull : yield_due(l);
     for (int i = 0; i < ETCD_LANES; i++)
         if (l->lanes[i].is_wanted && !l->lanes[i].is_sent && (i == ETCD_LOGIN || !is_logging_in(l)))
             due_us = clock_earlier(due_us, l->lanes[i].due_us);

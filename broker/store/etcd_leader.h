@@ -67,9 +67,17 @@
  * The end of a lease protects nothing; the comparison does.  Still no commit begins after a tenth of the
  * lease before it can have ended by our own clock: it is refused, UNAVAILABLE, and nothing happened.
  *
- * A leader that no endpoint answers for a lease more than its own yields, where its list has standbys: one of
- * them may lead by now, and its members are sent there.  It stays LEADING, for what only reads, until etcd
- * answers; then it is LOST, though its lease may be there yet, because its members are gone.
+ * A leader whose lease is over by its own clock, and whose last request had no answer, yields, where its list
+ * has standbys: one of them leads now, if it reaches etcd, and its members are sent there.  It stays LEADING,
+ * for what only reads, until etcd answers; then it is LOST, though its lease may be there yet, because its
+ * members are gone.  When it yields follows from when its members have to be at the next one, which calls
+ * those lost that are not there a lease of members (--lease) after it took the lead:
+ *
+ *   the next one leads            not before the end of the lease in etcd, nor, mostly, a second after it
+ *   this one yields               a quarter of a members' lease after that end, or a lease of its own, where
+ *                                 that is shorter: an etcd that is gone for a moment changes no leader
+ *   a member learns that it has   a quarter of a members' lease later, with its next heartbeat
+ *   it has found the next one     in the half that is left: it asks each 0.4 s at most (broker/standby.h)
  *
  * Five lanes, each with one request at most: WORK; LEASE, so that a slow commit delays no keepalive; FOLLOW,
  * of a standby; BROKERS, the rows of standbys; and LOGIN, for which the others wait: with a user, before the
@@ -150,6 +158,7 @@ typedef struct {
     const brokers_row_t *own;    /* what the list of brokers says of this one; NULL: it is in no list */
     int endpoints;
     uint32_t ttl_s;
+    uint32_t member_lease_ms; /* of the members of each broker of the registry; 0: it has none */
 } etcd_leader_opts_t;
 
 typedef struct {

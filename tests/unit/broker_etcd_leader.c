@@ -7,7 +7,7 @@
 
 #include <criterion/criterion.h>
 
-enum { RUNS = 4, TTL_S = 5 };
+enum { RUNS = 4, TTL_S = 5, MEMBER_LEASE_MS = 4000 };
 
 /* A request that was sent and is not answered: it may be done later, or never, or its answer may be lost. */
 typedef struct {
@@ -48,7 +48,8 @@ static void open_run_with(int i, int endpoints, const char *cluster)
                                .cluster = cluster,
                                .fresh = i ? "bbbbbbbbbbbbbbbb" : "aaaaaaaaaaaaaaaa",
                                .endpoints = endpoints,
-                               .ttl_s = TTL_S};
+                               .ttl_s = TTL_S,
+                               .member_lease_ms = MEMBER_LEASE_MS};
     cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
     T.is_open[i] = true;
     for (int k = 0; k < ETCD_LANES; k++) T.sent[i][k].is_there = false;
@@ -883,15 +884,18 @@ static void cut_off(int i, uint64_t ms)
     }
 }
 
-Test(etcd_leader, one_that_etcd_does_not_answer_yields_a_lease_after_its_own)
+/* When the lease that it leads by ends at etcd. */
+static uint64_t lease_end_of(int i) { return T.etcd.lease_ends_us[T.runs[i].lease]; }
+
+Test(etcd_leader, one_that_etcd_does_not_answer_yields_when_another_one_leads)
 {
     two_standbys();
     etcd_leader_t *l = &T.runs[0];
-    uint64_t until_us = l->lease_us + TTL_S * 1000000;
-    cut_off(0, (until_us - T.now_us) / 1000 - 1);
-    cr_assert_eq(T.runs[1].state == ETCD_LEADING || T.runs[2].state == ETCD_LEADING, true);
+    uint64_t yields_us = lease_end_of(0) + MEMBER_LEASE_MS * 1000 / 4;
+    cut_off(0, (yields_us - T.now_us) / 1000 - 1);
+    cr_assert(T.runs[1].state == ETCD_LEADING || T.runs[2].state == ETCD_LEADING);
     cr_assert(!etcd_leader_has_yielded(l), "it may be answered yet");
-    cut_off(0, ETCD_POLL_MS);
+    cut_off(0, 1);
     cr_assert(etcd_leader_has_yielded(l));
     cr_assert_eq(l->state, ETCD_LEADING, "it answers questions");
     cut_off(0, 10000);
@@ -901,6 +905,64 @@ Test(etcd_leader, one_that_etcd_does_not_answer_yields_a_lease_after_its_own)
     cr_assert_eq(l->state, ETCD_LOST);
 }
 
+/* Each request fails when its time is over, and the next one goes out when it is due: nothing else wakes it. */
+static uint64_t yields_us(int i)
+{
+    etcd_request_t r;
+    etcd_leader_t *l = &T.runs[i];
+    uint64_t ends_us[ETCD_LANES] = {0}, until_us = T.now_us + 4000000000ull;
+    while (!etcd_leader_has_yielded(l) && T.now_us < until_us) {
+        uint64_t next_us = etcd_leader_due(l);
+        for (int lane = 0; lane < ETCD_LANES; lane++)
+            if (ends_us[lane]) next_us = clock_earlier(next_us, ends_us[lane]);
+        if (next_us > T.now_us) T.now_us = next_us;
+        for (int lane = 0; lane < ETCD_LANES; lane++) {
+            bool is_over = ends_us[lane] && T.now_us >= ends_us[lane];
+            if (is_over) ends_us[lane] = 0;
+            if (is_over) etcd_leader_answer(l, (etcd_lane_t)lane, ETCD_UNKNOWN, bytes_of("", 0), T.now_us);
+            if (etcd_leader_next(l, (etcd_lane_t)lane, T.now_us, &r))
+                ends_us[lane] = T.now_us + r.timeout_ms * 1000ull;
+        }
+    }
+    return T.now_us;
+}
+
+static void open_with_leases(int i, int endpoints, uint32_t ttl_s, uint32_t member_lease_ms)
+{
+    open_listed(i);
+    etcd_leader_opts_t opts = T.runs[i].opts;
+    opts.endpoints = endpoints;
+    opts.ttl_s = ttl_s;
+    opts.member_lease_ms = member_lease_ms;
+    etcd_leader_fini(&T.runs[i]);
+    cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
+}
+
+/* The next one calls members lost that are not there a lease of theirs after it took the lead.  They learn with
+ * their next heartbeat, after a quarter of it at most, that this one has yielded: it leaves them the half. */
+Test(etcd_leader, one_that_is_cut_off_yields_in_time_for_its_members)
+{
+    static const uint32_t TTLS_S[] = {2, 5, 60, 600}, LEASES_MS[] = {100, 1000, 4000, 60000, 3600000};
+    static const int ENDPOINTS[] = {1, 3, ETCD_ENDPOINTS};
+    for (size_t i = 0; i < 4 * 5 * 3; i++) {
+        uint32_t ttl_s = TTLS_S[i % 4], lease_ms = LEASES_MS[i / 4 % 5];
+        stop();
+        memset(&T, 0, sizeof T);
+        for (int k = 0; k < 2; k++) {
+            open_with_leases(k, ENDPOINTS[i / 20], ttl_s, lease_ms);
+            turn(k);
+        }
+        pass_turns(3000);
+        cr_assert_eq(list_of(0)->count, 1);
+        uint64_t ends_us = lease_end_of(0), yielded_us = yields_us(0);
+        cr_assert_geq(yielded_us, ends_us, "lease %u s of members %u ms: none leads yet", ttl_s, lease_ms);
+        cr_assert_leq(yielded_us - ends_us, lease_ms * 1000ull / 4,
+                      "lease %u s of members %u ms: %llu us late", ttl_s, lease_ms,
+                      (unsigned long long)(yielded_us - ends_us));
+        cr_assert_leq(yielded_us - ends_us, ttl_s * 1000000ull, "members wait for longer than they need to");
+    }
+}
+
 /* With etcd away from all of them its lease may outlive that. */
 Test(etcd_leader, one_that_yielded_leads_no_more_though_its_lease_is_there)
 {
@@ -908,11 +970,11 @@ Test(etcd_leader, one_that_yielded_leads_no_more_though_its_lease_is_there)
     etcd_leader_t *l = &T.runs[0];
     kill_run(1);
     kill_run(2);
-    l->lease_us = T.now_us - TTL_S * 1000000;
+    l->lease_us = T.now_us - TTL_S * 1000000 / 2;
     cut_off(0, 2 * ETCD_POLL_MS);
     for (int i = 0; i < 20 && !etcd_leader_has_yielded(l); i++) cut_off(0, ETCD_POLL_MS);
     cr_assert(etcd_leader_has_yielded(l));
-    cr_assert(T.now_us < T.etcd.lease_ends_us[0] || T.etcd.lease_ends_us[0] == 0);
+    cr_assert_lt(T.now_us, lease_end_of(0));
     for (int i = 0; i < 20 && l->state == ETCD_LEADING; i++) {
         pass(ETCD_POLL_MS);
         turn(0);
@@ -950,6 +1012,20 @@ Test(etcd_leader, a_leader_whose_rights_were_taken_away_says_so_without_a_commit
     cr_assert_eq(T.runs[0].state, ETCD_LEADING);
     pass_turns(1000);
     cr_assert_null(etcd_leader_refusal(&T.runs[0]), "they were given back");
+}
+
+/* It is answered, and its lease ends all the same. */
+Test(etcd_leader, a_leader_whose_lease_etcd_refuses_to_renew_yields)
+{
+    two_standbys();
+    uint64_t yields_us = lease_end_of(0) + MEMBER_LEASE_MS * 1000 / 4;
+    while (T.now_us < yields_us) {
+        cr_assert_not(etcd_leader_has_yielded(&T.runs[0]));
+        pass(ETCD_POLL_MS);
+        for (int lane = 0; lane < ETCD_LANES; lane++)
+            if (send_one(0, lane)) answer_text(0, lane, MAY_NOT);
+    }
+    cr_assert(etcd_leader_has_yielded(&T.runs[0]));
 }
 
 Test(etcd_leader, a_standby_that_may_not_write_could_not_take_over)
