@@ -346,9 +346,11 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     const char *why = refusal ? refusal->message : "";
     bool has_reason = refusal && asker->type == MSG_OPEN;
     int code = is_publish ? HEDDLE_ERR_DEADLINE : has_reason ? refusal->code : HEDDLE_ERR_UNAVAILABLE;
+    char waited[32] = ""; /* a reason does not wait */
+    if (!has_reason) text_printf(waited, sizeof waited, " for %llu ms", open_ms);
     if (is_under_way)
-        error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms%s%s", name,
-                   open_ms, *why ? ": " : "", why);
+        error_fail(&error, code, "the registry's store has not confirmed this %s%s%s%s", name, waited,
+                   *why ? ": " : "", why);
     else
         error_fail(&error, code,
                    "this %s was not started: an earlier write has waited %llu ms for the store%s%s", name,

@@ -268,7 +268,7 @@ Test(txn, an_open_that_got_the_reason_begins_no_session)
         cr_assert(rig_is_committing() && R.b->waiting_count == 0);
         rig_pass(1);
         const msg_error_t *e = rig_error(OTHER, "no_space");
-        cr_assert(strstr(e->message, "has not confirmed this OPEN"), "%s", e->message);
+        cr_assert(strstr(e->message, "has not confirmed this OPEN: etcd has no room"), "%s", e->message);
         cr_assert_eq(rig_count(MSG_ERROR), asked, "each time that it asks");
     }
     R.b->io.brokers = NULL;
