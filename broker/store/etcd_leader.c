@@ -371,6 +371,56 @@ static uint32_t time_for(const etcd_leader_t *l, etcd_lane_t lane)
     return third_ms < TIMEOUT_MAX_MS ? (uint32_t)third_ms : TIMEOUT_MAX_MS;
 }
 
+/* ---- refusals ---- */
+
+/* What etcd refuses for good.  0: it may do it later. */
+static int refusal(const etcd_answer_t *a)
+{
+    switch (a->code) {
+    case ETCD_DENIED:
+    case ETCD_UNAUTHENTICATED: return HEDDLE_ERR_DENIED;
+    case ETCD_EXHAUSTED: return strstr(a->message, "space exceeded") ? HEDDLE_ERR_NO_SPACE : 0;
+    case ETCD_INVALID:
+        return strstr(a->message, "user name is empty") ? HEDDLE_ERR_DENIED
+               : strstr(a->message, "too large")        ? HEDDLE_ERR_LIMIT
+                                                        : HEDDLE_ERR_INTERNAL;
+    case ETCD_UNIMPLEMENTED: return HEDDLE_ERR_INTERNAL;
+    default: return 0;
+    }
+}
+
+static const char *refusal_hint(int code)
+{
+    switch (code) {
+    case HEDDLE_ERR_DENIED:
+        return "name a user that may read and write the prefix, with --store-user (docs/operations.md)";
+    case HEDDLE_ERR_NO_SPACE:
+        return "nothing was lost: compact and defragment etcd, raise its quota, disarm the alarm";
+    case HEDDLE_ERR_LIMIT: return "raise --max-request-bytes of etcd";
+    default: return "etcd 3.4 or later is needed";
+    }
+}
+
+/* Of what is asked for again, and no commit says: etcd_leader_refusal. */
+static void note_denial(etcd_leader_t *l, etcd_lane_t lane, const char *what, const char *why,
+                        const char *hint)
+{
+    l->denied_lane = lane;
+    error_fail(&l->denied, HEDDLE_ERR_DENIED, "etcd %s: %s", what, why);
+    error_hint(&l->denied, "%s", hint);
+}
+
+static void note_denied_rows(etcd_leader_t *l, etcd_lane_t lane, const char *why)
+{
+    note_denial(l, lane, "refuses what this broker reads and writes", why, refusal_hint(HEDDLE_ERR_DENIED));
+}
+
+/* By what that lane is answered, or because it asks no more. */
+static void end_denial(etcd_leader_t *l, etcd_lane_t lane)
+{
+    if (l->denied_lane == lane) l->denied.code = 0;
+}
+
 /* ---- following ---- */
 
 static void follow(etcd_leader_t *l, uint64_t due_us)
@@ -382,6 +432,7 @@ static void follow(etcd_leader_t *l, uint64_t due_us)
 static void end_following(etcd_leader_t *l)
 {
     l->lanes[ETCD_FOLLOW].is_wanted = false;
+    end_denial(l, ETCD_FOLLOW);
     etcd_follow_fini(&l->follow);
 }
 
@@ -495,6 +546,17 @@ static bool is_no_page(etcd_outcome_t outcome, const etcd_answer_t *a)
     return outcome != ETCD_UNSENT && outcome != ETCD_UNTRUSTED;
 }
 
+/* One that has not led or stood by yet ends, as by what else it may not read. */
+static void on_denied_rows(etcd_leader_t *l, const char *why, uint64_t now_us)
+{
+    if (l->state == ETCD_LOOKING) {
+        refuse(l, HEDDLE_ERR_DENIED, "it refuses a request", why, refusal_hint(HEDDLE_ERR_DENIED));
+        return;
+    }
+    note_denied_rows(l, ETCD_FOLLOW, why);
+    follow(l, now_us + SECOND_US);
+}
+
 /* What fails for a moment is asked for again, from where it was. */
 static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, uint64_t now_us)
 {
@@ -511,56 +573,23 @@ static void on_followed(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, 
         note_trouble(l, outcome, is_read, is_read ? bytes_of(a.message, strlen(a.message)) : body);
         etcd_page_failed(&l->follow.page);
         follow(l, now_us + PAUSE_US);
+    } else if (is_read && refusal(&a) == HEDDLE_ERR_DENIED) {
+        on_denied_rows(l, a.message, now_us);
     } else if (!is_said) {
         follow(l, now_us + PAUSE_US);
     } else if (!etcd_follow_answer(&l->follow, l->opts.prefix, &a)) {
         follow(l, now_us + SECOND_US);
     } else if (is_page) {
+        end_denial(l, ETCD_FOLLOW);
         etcd_page_came(&l->follow.page, body.bytes);
         follow(l, now_us);
         look_if_read(l, now_us);
     } else {
+        end_denial(l, ETCD_FOLLOW);
         look_if_gone(l, &a, now_us);
         if (outcome == ETCD_ANSWERED) follow(l, now_us + PAUSE_US);
     }
     arena_fini(&arena);
-}
-
-/* ---- refusals ---- */
-
-/* What etcd refuses for good.  0: it may do it later. */
-static int refusal(const etcd_answer_t *a)
-{
-    switch (a->code) {
-    case ETCD_DENIED:
-    case ETCD_UNAUTHENTICATED: return HEDDLE_ERR_DENIED;
-    case ETCD_EXHAUSTED: return strstr(a->message, "space exceeded") ? HEDDLE_ERR_NO_SPACE : 0;
-    case ETCD_INVALID:
-        return strstr(a->message, "user name is empty") ? HEDDLE_ERR_DENIED
-               : strstr(a->message, "too large")        ? HEDDLE_ERR_LIMIT
-                                                        : HEDDLE_ERR_INTERNAL;
-    case ETCD_UNIMPLEMENTED: return HEDDLE_ERR_INTERNAL;
-    default: return 0;
-    }
-}
-
-static const char *refusal_hint(int code)
-{
-    switch (code) {
-    case HEDDLE_ERR_DENIED:
-        return "name a user that may read and write the prefix, with --store-user (docs/operations.md)";
-    case HEDDLE_ERR_NO_SPACE:
-        return "nothing was lost: compact and defragment etcd, raise its quota, disarm the alarm";
-    case HEDDLE_ERR_LIMIT: return "raise --max-request-bytes of etcd";
-    default: return "etcd 3.4 or later is needed";
-    }
-}
-
-/* Of what is asked for again, and no commit says: etcd_leader_refusal. */
-static void note_denial(etcd_leader_t *l, int code, const char *what, const char *why, const char *hint)
-{
-    error_fail(&l->denied, code, "etcd %s: %s", what, why);
-    error_hint(&l->denied, "%s", hint);
 }
 
 /* ---- the rows of brokers ---- */
@@ -658,9 +687,8 @@ static void on_brokers(etcd_leader_t *l, etcd_outcome_t outcome, bytes_t body, u
     int code = is_read && !has_no_token ? refusal(&a) : 0;
     l->lanes[ETCD_BROKERS].is_wanted = false;
     if (has_no_token && !is_logging_in(l)) log_in(l, now_us);
-    if (is_good) l->denied.code = 0;
-    else if (code == HEDDLE_ERR_DENIED)
-        note_denial(l, code, "refuses what this broker reads and writes", a.message, refusal_hint(code));
+    if (is_good) end_denial(l, ETCD_BROKERS);
+    else if (code == HEDDLE_ERR_DENIED) note_denied_rows(l, ETCD_BROKERS, a.message);
     if (l->state == ETCD_STANDBY && is_good) l->shown.lease = l->shown.with;
     if (l->state == ETCD_LEADING && is_good) lose_if_restored(l, &a);
     if (l->state == ETCD_LEADING) {
@@ -1107,7 +1135,7 @@ static void on_login_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     s->is_sent = false;
     s->due_us = now_us + SECOND_US;
     l->failures = 0;
-    note_denial(l, HEDDLE_ERR_DENIED, "does not let this user in", why, hint);
+    note_denial(l, ETCD_LOGIN, "does not let this user in", why, hint);
     if (!l->is_committing || work(l)->is_sent || work(l)->is_unknown) return;
     l->why = l->denied;
     error_hint(&l->why, "nothing was recorded; %s", hint);

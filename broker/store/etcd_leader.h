@@ -208,6 +208,7 @@ typedef struct {
     int outcome;                   /* of the commit */
     heddle_error_t why;            /* of the outcome; of LOST and REFUSED */
     heddle_error_t denied;         /* by etcd, what is asked for beside commits; code 0: it is not */
+    etcd_lane_t denied_lane;       /* that asked for it */
     char other[ETCD_HOLDER_BYTES]; /* the leader that a standby waits for; "": none leads */
     bool is_full;                  /* STANDBY: etcd had no room when none led, and this one was to */
     bool is_gone;                  /* the watch said that it is gone, while that was looked up */

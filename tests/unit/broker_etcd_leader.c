@@ -1048,6 +1048,59 @@ Test(etcd_leader, a_standby_that_may_not_write_could_not_take_over)
     cr_assert(list_of(0)->rows[0].is_following, "and says so");
 }
 
+/* Its user may read the keys beside the rows, and not the rows. */
+static void deny_rows(int i)
+{
+    for (int left = 20; left && !T.sent[i][ETCD_FOLLOW].is_there; left--) {
+        pass(ETCD_POLL_MS);
+        for (int lane = 0; lane < ETCD_LANES; lane++)
+            if (send_one(i, lane) && lane != ETCD_FOLLOW) answer_one(i, lane, ETCD_ANSWERED);
+    }
+    answer_text(i, ETCD_FOLLOW, MAY_NOT);
+}
+
+Test(etcd_leader, a_standby_that_may_not_read_the_rows_says_so)
+{
+    open_listed(0);
+    leads(0);
+    open_listed(1);
+    etcd_leader_t *l = &T.runs[1];
+    cr_assert(send_one(1, ETCD_WORK));
+    answer_one(1, ETCD_WORK, ETCD_ANSWERED);
+    cr_assert_eq(l->state, ETCD_STANDBY);
+    for (int i = 0; i < 3; i++) {
+        deny_rows(1);
+        const heddle_error_t *why = etcd_leader_refusal(l);
+        cr_assert(why && why->code == HEDDLE_ERR_DENIED && strstr(why->message, "permission denied"));
+        cr_assert(!send_one(1, ETCD_FOLLOW), "it is asked for once a second");
+    }
+    l->shown.lease = 0; /* its row is to be written again */
+    for (int i = 0; i < 20 && !l->shown.lease; i++) {
+        pass(ETCD_POLL_MS);
+        for (int lane = 0; lane < ETCD_LANES; lane++)
+            if (lane != ETCD_FOLLOW && send_one(1, lane)) answer_one(1, lane, ETCD_ANSWERED);
+    }
+    cr_assert(l->shown.lease && etcd_leader_refusal(l), "its row is taken, and that says nothing of others");
+    pass_turns(3000);
+    cr_assert(etcd_leader_is_following(l) && !etcd_leader_refusal(l), "it may again");
+    cr_assert(list_of(0)->rows[0].is_following, "and says so");
+}
+
+Test(etcd_leader, one_that_may_not_read_the_rows_does_not_start)
+{
+    open_run(0);
+    leads(0);
+    record_floor(0, 1);
+    etcd_leader_end(&T.runs[0], T.now_us);
+    turn(0);
+    kill_run(0);
+    open_run(1);
+    deny_rows(1);
+    cr_assert_eq(T.runs[1].state, ETCD_REFUSED);
+    cr_assert_eq(T.runs[1].why.code, HEDDLE_ERR_DENIED);
+    cr_assert(strstr(T.runs[1].why.message, "permission denied"), "%s", T.runs[1].why.message);
+}
+
 Test(etcd_leader, one_that_stood_still_asks_first)
 {
     two_standbys();
