@@ -98,6 +98,21 @@ int broker_start(broker_t *b, instant_t now)
     return b->state == BROKER_BROKEN ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
 
+const key16_t *broker_admin(const broker_t *b, uint64_t number)
+{
+    const broker_peer_t *peer = broker_peer(b, number);
+    return peer && peer->role == ROLE_ADMIN ? &peer->life : NULL;
+}
+
+void broker_offer_questions(broker_t *b, broker_takes_t *takes, void *self)
+{
+    owner_check(&b->owner);
+    for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
+        next = row->next;
+        if (takes(self, row->peer, row->req)) pending_drop(&b->pending, row);
+    }
+}
+
 const events_t *broker_events(const broker_t *b) { return &b->events; }
 
 bool broker_knows_keys(const broker_t *b) { return b->auth.keys != NULL; }

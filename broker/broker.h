@@ -101,6 +101,14 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
 /* Last in a turn; returns when the next tick is due (CLOCK_NEVER: no need). */
 uint64_t broker_flush(broker_t *b, instant_t now);
 
+/* The life of the admin on the connection of that number; borrowed.  NULL: none. */
+const key16_t *broker_admin(const broker_t *b, uint64_t number);
+/* A question that waits: of which connection, and its number there.  True: it was answered elsewhere. */
+typedef bool broker_takes_t(void *self, uint64_t peer, uint64_t req);
+/* Drops the questions that wait and that `takes` says have been answered.  It calls nothing of the broker but
+ * broker_admin. */
+void broker_offer_questions(broker_t *b, broker_takes_t *takes, void *self);
+
 /* For the daemon's log.  Borrowed. */
 const events_t *broker_events(const broker_t *b);
 bool broker_knows_keys(const broker_t *b); /* false: the table is empty, as at the very first start */

@@ -155,16 +155,38 @@ static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((da
 
 /* ---- a turn of the loop ---------------------------------------------------------------------- */
 
-/* A member of a broker that etcd does not answer: another one may lead by now. */
-static bool turn_away(daemon_t *d, peer_t from, bytes_t frame)
+/* Of a broker that etcd does not answer: another one may lead by now.  False: it has not yielded. */
+static bool find_way(daemon_t *d, peer_t from, standby_way_t *ret_way)
 {
     const brokers_t *b = main_store_brokers(&d->store);
     if (!b || !b->has_yielded) return false;
-    const brokers_row_t *to = b->count ? &b->rows[d->turned_away % b->count] : NULL;
     buf_clear(&d->answer);
-    if (!standby_turn_away(frame, to, &d->sent, &d->answer)) return false;
+    *ret_way = (standby_way_t){.admin = broker_admin(d->broker, from),
+                               .to = b->count ? &b->rows[d->turned_away % b->count] : NULL,
+                               .now_us = clock_now(d->clock)};
+    return true;
+}
+
+static void send_away(daemon_t *d, peer_t from)
+{
     d->turned_away++;
     if (d->answer.bytes) (void)wire_send(d->wire, from, buf_view(&d->answer));
+}
+
+static bool turn_away(daemon_t *d, peer_t from, bytes_t frame)
+{
+    standby_way_t way;
+    if (!find_way(d, from, &way) || !standby_turn_away(frame, &way, &d->sent, &d->answer)) return false;
+    send_away(d, from);
+    return true;
+}
+
+static bool turn_question_away(void *self, uint64_t from, uint64_t req)
+{
+    daemon_t *d = self;
+    standby_way_t way;
+    if (!find_way(d, from, &way) || !standby_send_on(req, &way, &d->sent, &d->answer)) return false;
+    send_away(d, from);
     return true;
 }
 
@@ -214,7 +236,9 @@ static void note_refusal(daemon_t *d)
 static void note_yield(daemon_t *d)
 {
     const brokers_t *b = main_store_brokers(&d->store);
-    if (d->has_yielded || !b || !b->has_yielded) return;
+    if (!b || !b->has_yielded) return;
+    broker_offer_questions(d->broker, turn_question_away, d);
+    if (d->has_yielded) return;
     d->has_yielded = true;
     log_emit(LOG_WARN, "broker.yielded",
              "%s has not answered, the lease of this broker there is over, and another one may lead: members "

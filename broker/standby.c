@@ -63,14 +63,17 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
     return !msg_encode(&answer, out);
 }
 
-/* False: it was before, and there is none that leads.  A list that is full forgets the oldest, which is sent
- * once more. */
-static bool is_first_time(standby_sent_t *sent, const key16_t *life)
+/* False: there is no other one, or it was sent there a moment ago.  A list that is full forgets the oldest,
+ * which is sent once more. */
+static bool goes_on(const key16_t *admin, const standby_way_t *way, standby_sent_t *sent)
 {
-    size_t known = sent->count < STANDBY_SENT ? sent->count : STANDBY_SENT;
-    for (size_t i = 0; i < known; i++)
-        if (!memcmp(&sent->lives[i], life, sizeof *life)) return false;
-    sent->lives[sent->count++ % STANDBY_SENT] = *life;
+    if (!admin || !way->to) return false;
+    size_t known = sent->count < STANDBY_SENT ? sent->count : STANDBY_SENT, i = 0;
+    while (i < known && memcmp(&sent->admins[i].life, admin, sizeof *admin) != 0) i++;
+    if (i < known && way->now_us - sent->admins[i].sent_us < STANDBY_STAY_US) return false;
+    if (i == known) i = sent->count++ % STANDBY_SENT;
+    sent->admins[i].life = *admin;
+    sent->admins[i].sent_us = way->now_us;
     return true;
 }
 
@@ -92,30 +95,47 @@ static bool is_of_member(const msg_t *m, uint64_t *ret_req, uint64_t *ret_token)
     }
 }
 
-bool standby_turn_away(bytes_t frame, const brokers_row_t *to, standby_sent_t *sent, buf_t *out)
+/* `of` has the type of what is answered, and its request and token where it has them.  A session that is not
+ * found ends, and its member says HELLO, as to a broker that was started again. */
+static void send_away(const msg_error_t *of, const brokers_row_t *to, buf_t *out)
 {
-    msg_t m, answer;
     heddle_error_t error;
-    uint64_t req, token;
-    if (msg_decode(frame, &m, &error)) return false;
-    msg_type_t of = m.type;
-    bool is_taken = is_of_member(&m, &req, &token);
-    if (of == MSG_HELLO && m.hello.role == ROLE_ADMIN) is_taken = to && is_first_time(sent, &m.hello.life);
-    msg_fini(&m);
-    if (!is_taken) return false;
-    /* A session that is not found ends, and its member says HELLO, as to a broker that was started again. */
-    error_fail(&error, token ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_UNAVAILABLE,
+    msg_t answer;
+    error_fail(&error, of->token ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_UNAVAILABLE,
                "etcd does not answer this broker, and another one may lead%s%s", to ? ": ask " : "",
                to ? to->endpoint : "");
     error_hint(&error, "a client goes there by itself; see that etcd runs, and that this host reaches it");
-    msg_from_error(&error, req, of, &answer);
-    answer.error.token = token;
+    msg_from_error(&error, of->req, (msg_type_t)of->of, &answer);
+    answer.error.token = of->token;
     answer.error.retriable = true;
     answer.error.retry_ms = STANDBY_RETRY_MS;
     answer.error.leader = to ? to->endpoint : "";
     answer.error.leader_key = to ? to->key : "";
     (void)msg_encode(&answer, out);
-    return true;
+}
+
+bool standby_turn_away(bytes_t frame, const standby_way_t *way, standby_sent_t *sent, buf_t *out)
+{
+    msg_t m;
+    heddle_error_t error;
+    if (msg_decode(frame, &m, &error)) return false;
+    msg_error_t of = {.of = m.type};
+    bool is_taken = is_of_member(&m, &of.req, &of.token);
+    if (m.type == MSG_HELLO && m.hello.role == ROLE_ADMIN) is_taken = goes_on(&m.hello.life, way, sent);
+    if (m.type == MSG_QUERY) {
+        of.req = m.query.req;
+        is_taken = goes_on(way->admin, way, sent);
+    }
+    msg_fini(&m);
+    if (is_taken) send_away(&of, way->to, out);
+    return is_taken;
+}
+
+bool standby_send_on(uint64_t req, const standby_way_t *way, standby_sent_t *sent, buf_t *out)
+{
+    bool is_taken = goes_on(way->admin, way, sent);
+    if (is_taken) send_away(&(msg_error_t){.of = MSG_QUERY, .req = req}, way->to, out);
+    return is_taken;
 }
 
 void standby_holder(const char *endpoint, int pid, const char *host, const char *key,

@@ -8,7 +8,9 @@
  *
  *   HELLO, JOIN, OPEN      ERROR `unavailable`, retriable; to HELLO with the address of one that stood by
  *   HEARTBEAT, PUBLISH     ERROR `not_found` of the session, which ends: the client says HELLO
- *   HELLO of an admin      the same, once: where no other one leads it comes back, and has its answer here
+ *   HELLO of an admin, QUERY of one that was greeted before, or that waits for its answer
+ *                          the same, with the address, once in STANDBY_STAY_US: where no other one leads it
+ *                          comes back, and has its answer here
  *
  * It decides nothing, looks up no key and admits no member: the client goes to the leader, or asks again
  * (docs/protocol.md, Standbys).  Without state.  The loop's thread. */
@@ -45,16 +47,29 @@ int standby_refuse(const standby_t *s, heddle_error_t *error);
 /* Appends the answer to `out`.  False: there is none, or no memory for it. */
 bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out);
 
-/* The admins that were sent to another one, the latest of them. */
-#define STANDBY_SENT 64
+/* The admins that were sent to another one, the latest of them, and when. */
+#define STANDBY_SENT 256
+#define STANDBY_STAY_US 5000000u /* another one may lead by then */
 typedef struct {
-    key16_t lives[STANDBY_SENT];
+    struct {
+        key16_t life;
+        uint64_t sent_us;
+    } admins[STANDBY_SENT];
     size_t count;
 } standby_sent_t;
 
-/* The answer of a broker that yields.  `to`: one that stood by; NULL: none is known.  False: the frame is
- * none of these, and the broker has to answer it.  Without memory `out` stays as it is. */
-bool standby_turn_away(bytes_t frame, const brokers_row_t *to, standby_sent_t *sent, buf_t *out);
+/* From where a message came to a broker that yields, and where its sender may go. */
+typedef struct {
+    const key16_t *admin;    /* the life of the admin on that connection; NULL: none */
+    const brokers_row_t *to; /* one that stood by; NULL: none is known */
+    uint64_t now_us;
+} standby_way_t;
+
+/* The answer of a broker that yields.  False: the frame is none of these, and the broker has to answer it.
+ * Without memory `out` stays as it is. */
+bool standby_turn_away(bytes_t frame, const standby_way_t *way, standby_sent_t *sent, buf_t *out);
+/* The same of a question that waits, by its number. */
+bool standby_send_on(uint64_t req, const standby_way_t *way, standby_sent_t *sent, buf_t *out);
 
 /* Writes the value of a leader's key: the whole address, for a standby to name it, and of a long host name
  * the first part.  `key` "": none. */

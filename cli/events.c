@@ -254,7 +254,10 @@ int command_events(int argc, char **argv)
             fprintf(stderr, "no event has the number %s yet: `heddle events --last 1` shows the newest%s\n",
                     args.since, args.follow ? "" : "; --follow waits for it");
         opts.since = next;
-        opts.epoch = (uint64_t)cli_integer(answer, "epoch");
+        uint64_t epoch = (uint64_t)cli_integer(answer, "epoch");
+        if (has_answer && epoch != opts.epoch && !args.common.quiet)
+            fputs("the broker was started again, or another one leads: events go on there\n", stderr);
+        opts.epoch = epoch;
         json_decref(answer);
         /* A restarted broker has lost its older events, so the user is referred to its log. */
         if (!has_answer && has_first && opts.epoch > 1 && !args.common.quiet && isatty(STDERR_FILENO))

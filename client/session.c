@@ -100,6 +100,16 @@ static bool is_unled(session_t *s, uint64_t now_us)
     return waits && now_us - s->unled_us >= SESSION_UNLED_US;
 }
 
+/* By a broker that does not lead, which may name the one that does.  An address that would be cut is none. */
+static unsigned turn_away(session_t *s, const msg_error_t *m, uint64_t now_us)
+{
+    const char *leader = m->leader ? m->leader : "", *key = m->leader_key ? m->leader_key : "";
+    s->leader[0] = s->leader_key[0] = 0;
+    if (strlen(leader) < sizeof s->leader) memcpy(s->leader, leader, strlen(leader) + 1);
+    if (strlen(key) < sizeof s->leader_key) memcpy(s->leader_key, key, strlen(key) + 1);
+    return refuse(s, m, now_us) | (may_follow(s) || is_unled(s, now_us) ? SO_REDIAL : 0u);
+}
+
 /* -- frames ----------------------------------------------------------------------------------- */
 
 /* Before it is admitted, and while it leaves, each state takes only the answer that it waits for, and ignores
@@ -113,7 +123,7 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         /* A broker of another wire version is not answered: it would not understand a JOIN. */
         if (ok->wire < WIRE_VERSION_MIN || ok->wire > WIRE_VERSION_MAX) return 0;
         s->wire = ok->wire;
-        s->follow_count = 0;
+        if (s->opts.role != ROLE_ADMIN) s->follow_count = 0; /* an admin may be sent on by its question */
         s->unled_us = 0;
         s->keep = ok->keep;
         error_text(s->cluster, sizeof s->cluster, ok->cluster ? ok->cluster : "");
@@ -129,15 +139,8 @@ static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
         s->next_us = now_us + jitter(s, SESSION_HELLO_US);
         return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN | SO_TOLD;
     }
-    if (s->state == SESSION_GREETING) {
-        if (m->type != MSG_ERROR || m->error.of != MSG_HELLO) return 0;
-        /* A standby names the broker that leads.  An address that would be cut is none. */
-        const char *leader = m->error.leader ? m->error.leader : "";
-        const char *key = m->error.leader_key ? m->error.leader_key : "";
-        if (strlen(leader) < sizeof s->leader) memcpy(s->leader, leader, strlen(leader) + 1);
-        if (strlen(key) < sizeof s->leader_key) memcpy(s->leader_key, key, strlen(key) + 1);
-        return refuse(s, &m->error, now_us) | (may_follow(s) || is_unled(s, now_us) ? SO_REDIAL : 0u);
-    }
+    if (s->state == SESSION_GREETING)
+        return m->type == MSG_ERROR && m->error.of == MSG_HELLO ? turn_away(s, &m->error, now_us) : 0;
     if (s->state == SESSION_JOINING && m->type == MSG_WELCOME) {
         const msg_welcome_t *w = &m->welcome;
         if (w->req != s->req || !w->token || !w->lease_ms) return 0;
@@ -180,7 +183,7 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
     uint64_t token = 0;
     switch (m->type) {
     case MSG_PUBLISHED:
-    case MSG_REPORT: return SO_DELIVER; /* told apart by the request's number */
+    case MSG_REPORT: s->follow_count = 0; return SO_DELIVER; /* told apart by the request's number */
     case MSG_ANNOUNCE: token = m->announce.token; break;
     case MSG_SOURCES: token = m->sources.token; break;
     case MSG_COMMIT: token = m->commit.token; break;
@@ -204,7 +207,9 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
         int code = heddle_err_from_name(m->error.code);
         bool is_fenced = code == HEDDLE_ERR_FENCED;
         bool is_void = is_fenced || code == HEDDLE_ERR_DENIED || code == HEDDLE_ERR_NOT_FOUND;
-        bool is_ours = m->error.token == s->token;
+        bool is_ours = m->error.token == s->token, names_leader = m->error.leader && m->error.leader[0];
+        if (s->opts.role == ROLE_ADMIN && m->error.of == MSG_QUERY && names_leader)
+            return turn_away(s, &m->error, now_us);
         if (!m->error.token || !is_ours || m->error.version || !is_void)
             return is_ours || !m->error.token ? SO_DELIVER : 0;
         if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);

@@ -31,6 +31,8 @@
  *                                        -> GREETING SO_LAPSED, HELLO
  *               the same, fenced, of a publisher
  *                                        -> LEFT     SO_FENCED, SO_LEFT: another one writes the adapter
+ *             ERROR(of QUERY, with `leader`), admin
+ *                                        -> REFUSED  as that of HELLO: a broker that led names the next one
  *             LEAVE                      -> LEAVING  SO_LEAVE (no connection, admin: -> LEFT)
  *   LEAVING   BYE, DISCONNECTED, CONNECTED, or SESSION_LEAVE_US over
  *                                        -> LEFT     SO_LEFT
@@ -95,9 +97,10 @@ typedef struct session {
     uint64_t heartbeat_seq, req;
     struct {
         uint64_t seq, sent_us;
-    } beats[SESSION_BEATS];             /* when each recent heartbeat was sent */
-    unsigned hello_count, follow_count; /* follow_count: since HELLO_OK, or a pause, by `leader` */
-    bool follows;                       /* SO_REDIAL to `leader`, and no connection since */
+    } beats[SESSION_BEATS]; /* when each recent heartbeat was sent */
+    /* follow_count: by `leader`, since HELLO_OK (admin: since an answer), or a pause */
+    unsigned hello_count, follow_count;
+    bool follows; /* SO_REDIAL to `leader`, and no connection since */
     /* sessions that the same broker ended while this process went on: it gave the name to another process, or
      * this one had stood still past its lease */
     uint64_t fenced_count, rng;

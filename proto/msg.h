@@ -453,8 +453,8 @@ typedef struct {
 } msg_verified_t;
 
 /* token: the session it is about, 0 if none; of: type of the message it answers, 0 if none; leader: of a
- * standby: the address of the broker that leads, and leader_key: its public key, "" where that is not
- * known. */
+ * standby, or of a broker that led: the address of the one that leads, or may, and leader_key: its public
+ * key, "" where that is not known. */
 typedef struct {
     uint64_t req, of, token, version, retry_ms;
     bool retriable;

@@ -64,6 +64,45 @@ static msg_query_t wait_for(uint64_t version)
     return q;
 }
 
+/* ---- of a broker that yields ---- */
+
+static bool takes_those_of_admin(void *self, uint64_t peer, uint64_t req)
+{
+    uint64_t *taken = self;
+    if (peer != ADMIN) return false;
+    taken[0]++;
+    taken[1] = req;
+    return true;
+}
+
+Test(pending, a_question_that_another_broker_answers_is_dropped)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_hello(ADMIN + 1, ROLE_ADMIN);
+    rig_query(ADMIN + 1, wait_for(2));
+    ask(wait_for(2));
+    cr_assert_eq(R.b->pending.count, 2);
+    uint64_t taken[2] = {0};
+    broker_offer_questions(R.b, takes_those_of_admin, taken);
+    cr_assert_eq(taken[0], 1);
+    cr_assert_eq(taken[1], asked);
+    cr_assert_eq(R.b->pending.count, 1);
+    cr_assert_eq(R.b->pending.rows->peer, ADMIN + 1);
+    rig_pass(120000);
+    cr_assert_not(answered());
+    cr_assert(rig_has(ADMIN + 1, MSG_REPORT));
+}
+
+Test(pending, an_admin_is_known_by_its_connection)
+{
+    key16_t life = rig_life(ADMIN);
+    rig_hello(T, ROLE_PUBLISHER);
+    cr_assert_eq(memcmp(broker_admin(R.b, ADMIN), &life, sizeof life), 0);
+    cr_assert_null(broker_admin(R.b, T));
+    cr_assert_null(broker_admin(R.b, 12345));
+}
+
 /* ---- wait ---- */
 
 Test(pending, a_wait_that_is_true_is_answered_at_once)

@@ -126,6 +126,7 @@ Test(standby, a_ping_needs_no_answer_and_a_bad_frame_gets_one)
 /* ---- of a broker that led ---- */
 
 static const brokers_row_t NEXT = {.endpoint = "tcp://b:1", .key = "its key"};
+static const key16_t LIFE = {{7}};
 
 /* Its ERROR to a member; the caller ends it. */
 static void turn_away(const msg_t *m, const brokers_row_t *to, msg_t *ret_got)
@@ -133,7 +134,7 @@ static void turn_away(const msg_t *m, const brokers_row_t *to, msg_t *ret_got)
     buf_t frame = {0}, out = {0};
     heddle_error_t error;
     cr_assert_eq(msg_encode(m, &frame), 0);
-    cr_assert(standby_turn_away(buf_view(&frame), to, &(standby_sent_t){0}, &out));
+    cr_assert(standby_turn_away(buf_view(&frame), &(standby_way_t){.to = to}, &(standby_sent_t){0}, &out));
     cr_assert_eq(msg_decode(buf_view(&out), ret_got, &error), 0);
     cr_assert_eq(ret_got->type, MSG_ERROR);
     cr_assert_eq(ret_got->error.of, m->type);
@@ -220,29 +221,98 @@ Test(standby, one_that_yields_leaves_other_messages_to_the_broker)
     standby_sent_t sent = {0};
     buf_t frame = {0}, out = {0};
     cr_assert_eq(msg_encode(&leave, &frame), 0);
-    cr_assert_not(standby_turn_away(buf_view(&frame), &NEXT, &sent, &out));
-    cr_assert_not(standby_turn_away(bytes_of("\xc1", 1), &NEXT, &sent, &out));
+    standby_way_t way = {.admin = &LIFE, .to = &NEXT};
+    cr_assert_not(standby_turn_away(buf_view(&frame), &way, &sent, &out));
+    cr_assert_not(standby_turn_away(bytes_of("\xc1", 1), &way, &sent, &out));
     cr_assert_eq(out.bytes, 0);
     buf_fini(&frame);
+}
+
+/* Whether the admin is sent on that says HELLO in that life. */
+static bool greets(uint32_t life, const brokers_row_t *to, uint64_t now_us, standby_sent_t *sent)
+{
+    msg_t m = hello();
+    buf_t frame = {0}, out = {0};
+    m.hello.role = ROLE_ADMIN;
+    memcpy(m.hello.life.b, &life, sizeof life);
+    cr_assert_eq(msg_encode(&m, &frame), 0);
+    bool is_sent =
+        standby_turn_away(buf_view(&frame), &(standby_way_t){.to = to, .now_us = now_us}, sent, &out);
+    cr_assert_eq(out.bytes > 0, is_sent);
+    buf_fini(&frame);
+    buf_fini(&out);
+    return is_sent;
 }
 
 /* Where another broker leads it knows more.  Where none does, as without any etcd, this one has the answer. */
 Test(standby, one_that_yields_sends_an_admin_on_once)
 {
     standby_sent_t sent = {0};
-    msg_t admin = hello();
-    admin.hello.role = ROLE_ADMIN;
     for (int round = 0; round < 3; round++)
-        for (uint8_t of = 1; of <= STANDBY_SENT; of++) {
-            buf_t frame = {0}, out = {0};
-            admin.hello.life.b[0] = of;
-            cr_assert_eq(msg_encode(&admin, &frame), 0);
-            cr_assert_not(standby_turn_away(buf_view(&frame), NULL, &sent, &out), "there is no other one");
-            cr_assert_eq(standby_turn_away(buf_view(&frame), &NEXT, &sent, &out), round == 0, "%d", of);
-            cr_assert_eq(out.bytes > 0, round == 0);
-            buf_fini(&frame);
-            buf_fini(&out);
+        for (uint32_t of = 1; of <= STANDBY_SENT; of++) {
+            cr_assert_not(greets(of, NULL, 0, &sent), "there is no other one");
+            cr_assert_eq(greets(of, &NEXT, 0, &sent), round == 0, "%u", of);
         }
+}
+
+/* Another one may lead that did not when this one sent its admins there. */
+Test(standby, one_that_yields_sends_an_admin_on_again_after_a_while)
+{
+    standby_sent_t sent = {0};
+    for (uint64_t now_us = 1000; now_us < 4 * STANDBY_STAY_US; now_us += STANDBY_STAY_US) {
+        cr_assert(greets(1, &NEXT, now_us, &sent));
+        cr_assert_not(greets(1, &NEXT, now_us + STANDBY_STAY_US - 1, &sent));
+        cr_assert_eq(sent.count, 1, "it has one place");
+    }
+}
+
+/* Its connection was greeted before this broker yielded, and asks no leader without that. */
+Test(standby, one_that_yields_sends_a_question_on)
+{
+    standby_sent_t sent = {0};
+    msg_t query = {.type = MSG_QUERY, .query = {.req = 5, .op = "status"}}, got;
+    buf_t frame = {0}, out = {0};
+    heddle_error_t error;
+    standby_way_t way = {.to = &NEXT, .now_us = 1000};
+    cr_assert_eq(msg_encode(&query, &frame), 0);
+    cr_assert_not(standby_turn_away(buf_view(&frame), &way, &sent, &out), "a publisher's");
+    way.admin = &LIFE;
+    cr_assert(standby_turn_away(buf_view(&frame), &way, &sent, &out));
+    cr_assert_eq(msg_decode(buf_view(&out), &got, &error), 0);
+    cr_assert(got.error.of == MSG_QUERY && got.error.req == 5 && got.error.retriable);
+    cr_assert_str_eq(got.error.code, "unavailable");
+    cr_assert_str_eq(got.error.leader, "tcp://b:1");
+    cr_assert_str_eq(got.error.leader_key, "its key");
+    msg_fini(&got);
+    cr_assert_not(standby_turn_away(buf_view(&frame), &way, &sent, &out), "it came back");
+    cr_assert_not(standby_send_on(5, &way, &sent, &out), "and waits here");
+    buf_fini(&frame);
+    buf_fini(&out);
+}
+
+/* It waits since before this broker yielded, or for a while. */
+Test(standby, one_that_yields_sends_a_question_on_that_waits)
+{
+    standby_sent_t sent = {0};
+    msg_t got;
+    buf_t out = {0};
+    heddle_error_t error;
+    standby_way_t way = {.admin = &LIFE, .to = &NEXT, .now_us = 1000};
+    cr_assert(standby_send_on(6, &way, &sent, &out));
+    cr_assert_eq(msg_decode(buf_view(&out), &got, &error), 0);
+    cr_assert(got.error.of == MSG_QUERY && got.error.req == 6 && got.error.token == 0);
+    cr_assert_str_eq(got.error.code, "unavailable");
+    cr_assert_str_eq(got.error.leader, "tcp://b:1");
+    msg_fini(&got);
+    buf_clear(&out);
+    cr_assert_not(greets(7, &NEXT, 1000, &sent), "it has been there");
+    cr_assert_not(standby_send_on(7, &way, &sent, &out));
+    way.now_us += STANDBY_STAY_US;
+    cr_assert(standby_send_on(7, &way, &sent, &out));
+    way.to = NULL;
+    way.now_us += STANDBY_STAY_US;
+    cr_assert_not(standby_send_on(8, &way, &sent, &out), "there is no other one");
+    buf_fini(&out);
 }
 
 Test(standby, is_ready_where_it_could_take_over)

@@ -35,6 +35,7 @@ struct fake {
     atomic_ullong last_deadline_ms, last_asked_ms, last_epoch, last_limit, last_phase, last_min;
     atomic_bool last_by_has_host, last_is_tag;
     atomic_uint last_workers;
+    const char *other; /* send_on: the endpoint of the broker that leads */
 };
 
 static uint64_t now_us(void) { return clock_now(clock_system()); }
@@ -535,6 +536,54 @@ Test(admin, broker_restarted_during_a_wait_is_asked_again)
     cr_assert_eq(f.last_asked_ms, 20000u, "messages name the deadline as it was given");
     heddle_free(w.json);
     heddle_admin_close(&w.admin);
+    stop(&f);
+}
+
+/* As a broker that led until now: the other one leads. */
+static void send_on(fake_t *f, peer_t from, const msg_query_t *q)
+{
+    msg_t m;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "another one may lead");
+    msg_from_error(&error, q->req, MSG_QUERY, &m);
+    m.error.retriable = true;
+    m.error.retry_ms = 50;
+    m.error.leader = f->other;
+    say(f, from, &m);
+}
+
+/* It is not on the list of the client, and nothing is lost but the time. */
+Test(admin, a_wait_goes_on_at_the_broker_that_leads_now)
+{
+    fake_t f = {.on_query = send_on}, next = {.on_query = answer_once};
+    start(&next, "tcp://127.0.0.1:*");
+    f.other = next.endpoint;
+    start(&f, "tcp://127.0.0.1:*");
+    waiter_t w = {.admin = open_admin(&f, 5000)};
+    wait_for_p(&w);
+    cr_assert_eq(w.rc, 0, "%s", w.error.message);
+    UNTIL(f.queries == 1 && next.queries == 1);
+    cr_assert(next.last_deadline_ms <= 20000 && next.last_deadline_ms > 10000);
+    cr_assert(next.last_asked_ms == 20000u || next.last_deadline_ms == 20000u);
+    heddle_free(w.json);
+    heddle_admin_close(&w.admin);
+    stop(&f);
+    stop(&next);
+}
+
+/* No other one is there, and this one sends it away for as long: it is asked at the pace that it names. */
+Test(admin, a_wait_that_no_broker_takes_ends_and_does_not_spin)
+{
+    fake_t f = {.on_query = send_on, .other = "tcp://127.0.0.1:9"};
+    start(&f, "tcp://127.0.0.1:*");
+    heddle_admin_t *a = open_admin(&f, 1000);
+    char *json = NULL;
+    uint64_t begin_us = now_us();
+    cr_assert_eq(heddle_admin_status(a, &json), HEDDLE_ERR_UNAVAILABLE);
+    uint64_t took_ms = (now_us() - begin_us) / 1000;
+    cr_assert_leq((uint64_t)f.queries, took_ms / 10 + 1);
+    cr_assert_not_null(strstr(heddle_last_error()->message, "another one may lead"));
+    heddle_admin_close(&a);
     stop(&f);
 }
 

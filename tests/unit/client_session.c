@@ -262,6 +262,84 @@ Test(session, brokers_that_name_each_other_in_a_circle_are_not_followed_without_
     for (unsigned i = 0; i < SESSION_FOLLOWS; i++) follow("tcp://other:7700");
 }
 
+/* ERROR to the question of an admin, by a broker that led until now. */
+static unsigned send_question_on(const char *leader)
+{
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.of = MSG_QUERY,
+                         .req = 1,
+                         .retriable = true,
+                         .retry_ms = 300,
+                         .code = "unavailable",
+                         .leader = leader,
+                         .leader_key = "its key"}};
+    return frame(&m);
+}
+
+static void to_admin(void)
+{
+    start_as(ROLE_ADMIN);
+    step(SE_CONNECTED);
+    cr_assert_eq(hello_ok(1), SO_JOINED);
+}
+
+Test(session, a_question_is_taken_to_the_broker_that_leads_now)
+{
+    to_admin();
+    cr_assert_eq(send_question_on(""), SO_DELIVER, "it is the answer");
+    cr_assert_eq(s.state, SESSION_READY);
+    cr_assert_eq(send_question_on("tcp://other:7700"), SO_REFUSED | SO_REDIAL);
+    cr_assert_str_eq(s.leader, "tcp://other:7700");
+    cr_assert_str_eq(s.leader_key, "its key");
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOINED);
+}
+
+/* The wire does not go there: the same broker is asked again, after a pause. */
+Test(session, a_question_that_goes_nowhere_is_asked_again)
+{
+    to_admin();
+    cr_assert_eq(send_question_on("tcp://other:7700"), SO_REFUSED | SO_REDIAL);
+    is_jittered(session_deadline(&s), 300 * MS);
+    comes_at(session_deadline(&s), SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOINED);
+}
+
+Test(session, brokers_that_send_a_question_in_a_circle_are_not_followed_without_a_pause)
+{
+    to_admin();
+    for (int round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < SESSION_FOLLOWS; i++) {
+            cr_assert_eq(send_question_on("tcp://other:7700"), SO_REFUSED | SO_REDIAL);
+            cr_assert_eq(step(SE_DISCONNECTED), 0);
+            cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+            cr_assert_eq(hello_ok(1), SO_JOINED);
+        }
+        cr_assert_eq(send_question_on("tcp://other:7700"), SO_REFUSED);
+        comes_at(session_deadline(&s), SO_HELLO);
+        cr_assert_eq(hello_ok(1), SO_JOINED);
+    }
+    cr_assert_eq(send_question_on("tcp://other:7700"), SO_REFUSED | SO_REDIAL);
+    step(SE_DISCONNECTED);
+    step(SE_CONNECTED);
+    hello_ok(1);
+    msg_t answer = {.type = MSG_REPORT, .report = {.req = 1}};
+    cr_assert_eq(frame(&answer), SO_DELIVER);
+    cr_assert_eq(s.follow_count, 0, "an answer ends the circle");
+}
+
+/* A publisher's session says where it goes. */
+Test(session, a_publisher_takes_no_question_elsewhere)
+{
+    start_as(ROLE_PUBLISHER);
+    step(SE_CONNECTED);
+    hello_ok(1);
+    cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED);
+    cr_assert_eq(send_question_on("tcp://other:7700"), SO_DELIVER);
+    cr_assert_eq(s.state, SESSION_READY);
+}
+
 /* It may have lost its etcd.  A takeover is over before. */
 Test(session, a_standby_that_names_no_leader_for_long_is_left_for_the_next_broker)
 {
