@@ -28,9 +28,10 @@ import secrets
 import select
 import socket
 import struct
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,6 +45,7 @@ _BODY_MAX = 64 << 10
 _WORDS_MAX = 640                # as many as a rejected version takes along
 _HELLO_S = 5.0                  # a peer that has begun a frame has this long to end it
 ANSWER_S = 120.0                # a rank that answers later counts as gone
+TURN_S = 0.0005                 # of Python's threads, while a version is built beside generation
 CONNECT_S = 10.0                # the queue of the leader may be full, of processes of any user
 _CREDENTIALS = struct.Struct("=iII")
 _TIME = struct.Struct("@ll")
@@ -362,7 +364,8 @@ def serve(link: Link, handler: Handler) -> None:
                 continue
             try:
                 if slot is not None:
-                    handler.stage(tag, slot, fields)
+                    with _short_turns():
+                        handler.stage(tag, slot, fields)
                 elif kind == COMMIT:
                     handler.commit(tag)
                 else:
@@ -371,6 +374,19 @@ def serve(link: Link, handler: Handler) -> None:
                 _say_no(link, tag, e)
             else:
                 link.send(YES, tag=tag)
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Generation and the thread that builds a version take turns in Python.  By its default a turn is 5 ms,
+    which each step of generation, and each step of the build, would wait for.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def join(name: str, hello: Mapping[str, Any], handler: Handler, log: logging.Logger) -> None:

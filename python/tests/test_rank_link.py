@@ -296,6 +296,30 @@ def test_a_rank_without_a_free_descriptor_says_no_and_goes_on():
         assert [reader.receive()[0] for _ in range(2)] == [_ranks.YES] * 2
 
 
+def test_generation_waits_for_short_turns_while_a_version_is_built():
+    near, far = socket.socketpair()
+    usual, turns = sys.getswitchinterval(), []
+
+    class Builds:
+        def stage(self, tag, slot, fields):
+            slot.close()
+            turns.append(sys.getswitchinterval())
+            if tag == "bad":
+                raise ValueError("no")
+
+        def commit(self, tag):
+            turns.append(sys.getswitchinterval())
+    with far:
+        for tag in ("good", "bad"):
+            far.sendall(frame(_ranks.STAGE, {"tag": tag}))
+            with slot_of(tag) as slot:
+                slot.send(far)
+            far.sendall(frame(_ranks.COMMIT, {"tag": tag}))
+        far.shutdown(socket.SHUT_WR)
+        _ranks.serve(_ranks.Link(near), Builds())
+    assert turns == pytest.approx([_ranks.TURN_S, usual] * 2)
+
+
 def test_a_full_queue_does_not_hold_up_a_rank(listener, peers, monkeypatch):
     monkeypatch.setattr(_ranks, "CONNECT_S", 0.2)
     for _ in range(4096):
