@@ -111,11 +111,12 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
 
     def init_transfer_engine(self, init_info: HeddleInitInfo) -> None:
         """May be called again, by another trainer: with another broker or adapter the worker is another, and
-        so it is after `heddle drain`.
+        so it is after `heddle drain`.  What is held stays: the session of a trainer that died may be open, and
+        finish ends it.
         """
         if self._worker is not None and init_info == self._info and not self._worker.left:
             return
-        self.shutdown()
+        self._close_worker()
         worker = Worker(init_info.broker, [init_info.adapter], kinds=["tensors"], apply="auto")
         try:
             _wait_joined(worker, init_info)
@@ -167,11 +168,15 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
             torch.accelerator.synchronize()
         self._mixed_by = None
         _log.info("weights: those of %s are loaded", tag)
-        self._drop()
+        self._slot.close()
+        self._slot = None
 
     def shutdown(self) -> None:
         """May be called twice.  The weights stay."""
         self._drop()
+        self._close_worker()
+
+    def _close_worker(self) -> None:
         worker, self._worker, self._info = self._worker, None, None
         if worker is not None:
             worker.close()
@@ -179,6 +184,7 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
     def _drop(self) -> None:
         slot, self._slot = self._slot, None
         if slot is not None:
+            _log.info("weights: %s is not held any more, and was not loaded", slot.tag)
             slot.close()
 
     @staticmethod

@@ -386,7 +386,9 @@ def test_nothing_is_written_before_finish(transfer, broker, adapter, caplog):
     assert said[0].startswith(f"weights: {tag} is held") and said[1] == f"weights: those of {tag} are loaded"
     assert len(said) == 3, "and of the update that was left open"
     assert said[2].startswith(f"weights: {engine._slot.tag} is held")
+    held = engine._slot.tag
     engine.start_weight_update()                        # of another trainer: what was held is forgotten
+    assert f"weights: {held} is not held any more, and was not loaded" in caplog.text
     engine.finish_weight_update()
     assert same(served.bits(), before) and len(transfer.calls) == calls
     wrong = tag.rpartition(":")[0] + ":000000000000"
@@ -395,6 +397,21 @@ def test_nothing_is_written_before_finish(transfer, broker, adapter, caplog):
         with pytest.raises(heddle.NotFound):
             engine.update_weights({"tag": unknown})
     assert same(served.bits(), before)
+    engine.shutdown()
+
+
+def test_what_is_held_outlasts_the_init_of_another_trainer(transfer, broker, adapter):
+    served, engine, trainer = both(transfer, broker, adapter, Source(Model(1)))
+    trainer.client.finish_weight_update = None          # the trainer ends there
+    with pytest.raises(TypeError):
+        trainer.send_weights()
+    tag = trainer.version.tag
+    trainer.shutdown()
+    worker = engine._worker
+    engine.init_transfer_engine(transfer.HeddleInitInfo(broker.endpoint, adapter, timeout=7.0))
+    assert engine._worker is not worker and engine._slot.tag == tag
+    engine.finish_weight_update()                       # as people do it, with that tag
+    assert same(served.bits(), Model(1).bits())
     engine.shutdown()
 
 
