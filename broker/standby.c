@@ -51,7 +51,11 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
     msg_type_t of = rc ? (msg_type_t)0 : m.type;
     if (!rc) msg_fini(&m);
     if (of == MSG_PING) return false;
-    if (!rc) {
+    if (!rc && !*s->leader && s->refusal.code) {
+        error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "this broker stands by, and none leads: %s",
+                   s->refusal.message);
+        error_hint(&error, "%s", s->refusal.hint);
+    } else if (!rc) {
         fail(s->is_full ? FULL : s->is_answered ? "" : SILENT, s->leader, &error);
         error_hint(&error, "a client goes to the one that leads by itself; opts.broker may name all of them");
     }

@@ -244,8 +244,9 @@ static bool fits_purpose(etcd_leader_t *l, bool has_meta)
 /* `cluster`: of the one that is there; "": none is. */
 static void wait_for_registry(etcd_leader_t *l, const char *cluster, uint64_t now_us)
 {
-    error_fail(&l->denied, HEDDLE_ERR_DATA_DIR, "etcd: %s: the registry that this broker knows is not there",
-               l->opts.prefix);
+    error_fail(&l->denied, HEDDLE_ERR_DATA_DIR, "etcd: %s: the registry of cluster %s is not there: %s%s",
+               l->opts.prefix, l->known, *cluster ? "there is that of cluster " : "the prefix is empty",
+               cluster);
     error_contrast(&l->denied, l->known, *cluster ? cluster : "none: the prefix is empty");
     error_hint(&l->denied,
                "restore a snapshot of etcd, or import what was exported, and this broker goes on; to "

@@ -111,8 +111,8 @@ class HeddleEngine(WeightTransferEngine):               # type: ignore[misc]
 
     def init_transfer_engine(self, init_info: HeddleInitInfo) -> None:
         """May be called again, by another trainer: with another broker or adapter the worker is another, and
-        so it is after `heddle drain`.  What is held stays: the session of a trainer that died may be open, and
-        finish ends it.
+        so it is after `heddle drain`.  What is held stays: the session of a trainer that died may be open,
+        and finish ends it.
         """
         if self._worker is not None and init_info == self._info and not self._worker.left:
             return

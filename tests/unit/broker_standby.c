@@ -73,6 +73,31 @@ Test(standby, says_that_etcd_does_not_answer_it)
     buf_fini(&out);
 }
 
+/* Where another one leads, the client goes there, and what is wrong here is no answer. */
+Test(standby, says_why_none_leads_where_it_could_not)
+{
+    for (int leads = 0; leads < 2; leads++) {
+        standby_t s = {.is_answered = true};
+        msg_t m = hello(), got;
+        buf_t frame = {0}, out = {0};
+        heddle_error_t error;
+        snprintf(s.leader, sizeof s.leader, "%s", leads ? "tcp://a:1" : "");
+        s.refusal.code = HEDDLE_ERR_DATA_DIR;
+        snprintf(s.refusal.message, sizeof s.refusal.message, "the prefix is empty");
+        snprintf(s.refusal.hint, sizeof s.refusal.hint, "restore a snapshot");
+        cr_assert_eq(msg_encode(&m, &frame), 0);
+        cr_assert(standby_answer(buf_view(&frame), &s, &out));
+        cr_assert_eq(msg_decode(buf_view(&out), &got, &error), 0);
+        cr_assert(got.error.retriable);
+        cr_assert_eq(!strstr(got.error.message, "none leads: the prefix is empty"), leads, "%s",
+                     got.error.message);
+        cr_assert_eq(strcmp(got.error.hint, "restore a snapshot") != 0, leads, "%s", got.error.hint);
+        msg_fini(&got);
+        buf_fini(&frame);
+        buf_fini(&out);
+    }
+}
+
 Test(standby, one_that_etcd_refuses_is_not_ready_and_says_why)
 {
     standby_t s = {.leader = "tcp://a:1", .is_answered = true};
