@@ -104,12 +104,12 @@ const key16_t *broker_admin(const broker_t *b, uint64_t number)
     return peer && peer->role == ROLE_ADMIN ? &peer->life : NULL;
 }
 
-void broker_offer_questions(broker_t *b, broker_takes_t *takes, void *self)
+void broker_offer_questions(broker_t *b, uint64_t until_us, broker_takes_t *takes, void *self)
 {
     owner_check(&b->owner);
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
         next = row->next;
-        if (takes(self, row->peer, row->req)) pending_drop(&b->pending, row);
+        if (row->deadline_us > until_us && takes(self, row->peer, row->req)) pending_drop(&b->pending, row);
     }
 }
 

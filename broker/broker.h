@@ -105,9 +105,9 @@ uint64_t broker_flush(broker_t *b, instant_t now);
 const key16_t *broker_admin(const broker_t *b, uint64_t number);
 /* A question that waits: of which connection, and its number there.  True: it was answered elsewhere. */
 typedef bool broker_takes_t(void *self, uint64_t peer, uint64_t req);
-/* Drops the questions that wait and that `takes` says have been answered.  It calls nothing of the broker but
- * broker_admin. */
-void broker_offer_questions(broker_t *b, broker_takes_t *takes, void *self);
+/* Drops the questions that wait, longer than until `until_us`, and that `takes` says have been answered.  It
+ * calls nothing of the broker but broker_admin. */
+void broker_offer_questions(broker_t *b, uint64_t until_us, broker_takes_t *takes, void *self);
 
 /* For the daemon's log.  Borrowed. */
 const events_t *broker_events(const broker_t *b);

@@ -237,7 +237,7 @@ static void note_yield(daemon_t *d)
 {
     const brokers_t *b = main_store_brokers(&d->store);
     if (!b || !b->has_yielded) return;
-    broker_offer_questions(d->broker, turn_question_away, d);
+    broker_offer_questions(d->broker, clock_now(d->clock) + STANDBY_AWAY_US, turn_question_away, d);
     if (d->has_yielded) return;
     d->has_yielded = true;
     log_emit(LOG_WARN, "broker.yielded",

@@ -50,6 +50,8 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out);
 /* The admins that were sent to another one, the latest of them, and when. */
 #define STANDBY_SENT 256
 #define STANDBY_STAY_US 5000000u /* another one may lead by then */
+/* A client that finds no leader there is back by then: a question that ends earlier has its answer here. */
+#define STANDBY_AWAY_US 3000000u
 typedef struct {
     struct {
         key16_t life;

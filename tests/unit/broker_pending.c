@@ -84,7 +84,7 @@ Test(pending, a_question_that_another_broker_answers_is_dropped)
     ask(wait_for(2));
     cr_assert_eq(R.b->pending.count, 2);
     uint64_t taken[2] = {0};
-    broker_offer_questions(R.b, takes_those_of_admin, taken);
+    broker_offer_questions(R.b, R.now.us, takes_those_of_admin, taken);
     cr_assert_eq(taken[0], 1);
     cr_assert_eq(taken[1], asked);
     cr_assert_eq(R.b->pending.count, 1);
@@ -92,6 +92,20 @@ Test(pending, a_question_that_another_broker_answers_is_dropped)
     rig_pass(120000);
     cr_assert_not(answered());
     cr_assert(rig_has(ADMIN + 1, MSG_REPORT));
+}
+
+Test(pending, a_question_that_ends_soon_is_answered_here)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    msg_query_t q = wait_for(2);
+    q.deadline_ms = 2000;
+    ask(q);
+    uint64_t taken[2] = {0};
+    broker_offer_questions(R.b, R.now.us + 2000000, takes_those_of_admin, taken);
+    cr_assert_eq(taken[0], 0);
+    rig_pass(2000);
+    cr_assert_str_eq(answer(), "deadline");
 }
 
 Test(pending, an_admin_is_known_by_its_connection)
