@@ -241,9 +241,13 @@ static bool fits_purpose(etcd_leader_t *l, bool has_meta)
     return l->state != ETCD_REFUSED;
 }
 
-/* `cluster`: of the one that is there; "": none is. */
+static void show_standby(etcd_leader_t *l, uint64_t now_us);
+
+/* `cluster`: of the one that is there; "": none is.  A broker that is started there sees by its row that this
+ * one waits. */
 static void wait_for_registry(etcd_leader_t *l, const char *cluster, uint64_t now_us)
 {
+    l->denied_lane = ETCD_WORK;
     error_fail(&l->denied, HEDDLE_ERR_DATA_DIR, "etcd: %s: the registry of cluster %s is not there: %s%s",
                l->opts.prefix, l->known, *cluster ? "there is that of cluster " : "the prefix is empty",
                cluster);
@@ -253,6 +257,7 @@ static void wait_for_registry(etcd_leader_t *l, const char *cluster, uint64_t no
                "begin with what is there, start all brokers of the prefix again");
     l->other[0] = 0;
     look(l, ETCD_STANDBY, now_us + ETCD_POLL_MS * 1000ull);
+    show_standby(l, now_us);
 }
 
 static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta, uint64_t now_us)
@@ -314,15 +319,38 @@ static void check(etcd_leader_t *l, int steps, uint64_t now_us)
     etcd_txn_end(&t);
 }
 
-/* Keys beside the rows may be left of a registry that was deleted.  One below b/ that no broker has written
- * is of a registry there. */
-static bool may_be_left(bytes_t key)
+static bool is_below_brokers(bytes_t key)
 {
     size_t skipped = strlen(ETCD_KEY_BROKERS);
-    if (!etcd_follow_is_beside(key)) return false;
-    if (key.bytes < skipped || memcmp(key.data, ETCD_KEY_BROKERS, skipped)) return true;
+    return key.bytes >= skipped && !memcmp(key.data, ETCD_KEY_BROKERS, skipped);
+}
+
+/* The row of a broker.  Another key below b/ is of a registry there. */
+static bool is_row_of_broker(bytes_t key)
+{
+    size_t skipped = strlen(ETCD_KEY_BROKERS);
+    if (!is_below_brokers(key)) return false;
     bytes_t run = bytes_of((const char *)key.data + skipped, key.bytes - skipped);
     return !memchr(run.data, '/', run.bytes) && !is_key(run, META) && !etcd_follow_is_beside(run);
+}
+
+/* Keys beside the rows may be left of a registry that was deleted. */
+static bool may_be_left(bytes_t key)
+{
+    return etcd_follow_is_beside(key) && (!is_below_brokers(key) || is_row_of_broker(key));
+}
+
+/* A row of a broker goes with its lease.  So that broker runs, and only one that knows a registry has one. */
+static void wait_for_others(etcd_leader_t *l, uint64_t now_us)
+{
+    l->denied_lane = ETCD_WORK;
+    error_fail(&l->denied, HEDDLE_ERR_DATA_DIR,
+               "etcd: %s: there is no registry, and a broker that knows one waits for it", l->opts.prefix);
+    error_contrast(&l->denied, "a registry, or no broker that waits for one", "the row of such a broker");
+    error_hint(&l->denied, "restore a snapshot of etcd, or import what was exported; to begin a new cluster, "
+                           "end all brokers of the prefix before one is started");
+    l->other[0] = 0;
+    look(l, ETCD_STANDBY, now_us + ETCD_POLL_MS * 1000ull);
 }
 
 static void refuse_neighbour(etcd_leader_t *l, const char *what, bytes_t key)
@@ -348,9 +376,11 @@ static void on_checked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us
         }
     for (size_t i = 0; a && i < a->kv_count && l->state == ETCD_CHECKING; i++) {
         const etcd_kv_t *kv = &a->kvs[i];
+        bool is_waiting = !l->checked && is_row_of_broker(short_key(l, kv->key));
         if (l->checked && rows_is_meta(kv->value))
             refuse_neighbour(l, "a registry lies above the prefix", kv->key);
-        else if (!l->checked && l->opts.purpose == ETCD_IMPORT) refuse_import(l);
+        else if (is_waiting && l->opts.purpose == ETCD_SERVE) wait_for_others(l, now_us);
+        else if (!l->checked && !is_waiting && l->opts.purpose == ETCD_IMPORT) refuse_import(l);
         else if (!l->checked && !may_be_left(short_key(l, kv->key)))
             refuse_neighbour(l, "the prefix has keys of something else", kv->key);
     }

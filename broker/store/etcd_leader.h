@@ -16,6 +16,7 @@
  *               this process knew another one here    -> STANDBY    the same again, in ETCD_POLL_MS
  *               not a registry of ours                -> REFUSED
  *   CHECKING  nothing is there                        -> LOOKING    and then as if there were a registry
+ *             rows of brokers, which wait for one     -> STANDBY    the same again, in ETCD_POLL_MS
  *             another registry lies above or below    -> REFUSED
  *   TAKING    the transaction succeeded,
  *               with the rows that were followed      -> LEADING
@@ -52,7 +53,8 @@
  *
  * A process makes a registry only where it knew none.  Where the one that it followed or led is gone, or
  * another one is there, etcd has lost its data, or had others put back, and numbers would be given twice.  It
- * says so (etcd_leader_refusal), and waits until that registry is there again.
+ * says so (etcd_leader_refusal), and waits until that registry is there again.  Meanwhile its row tells a
+ * process that is started there to wait, too.
  *
  * An import takes the lead like a broker: its TAKE makes the key import, deletes the rows that an earlier
  * import left, and sets the cluster and the epoch of the file.  Before its last COMMIT, which deletes that

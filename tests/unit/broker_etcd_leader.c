@@ -1475,7 +1475,7 @@ Test(etcd_leader, a_registry_is_made_neither_below_nor_above_another_one)
     cr_assert_eq(floor_of(0), 5);
 }
 
-/* The rows of brokers lie there, too, and are no reason. */
+/* The rows of brokers lie there, too: one that has the lease of a broker that has ended goes with it. */
 Test(etcd_leader, a_registry_is_made_above_no_other_one_that_lies_where_brokers_have_their_rows)
 {
     open_at(0, "p/b");
@@ -1486,6 +1486,10 @@ Test(etcd_leader, a_registry_is_made_above_no_other_one_that_lies_where_brokers_
     refused_beside(1, "q", "keys of something else", "q/b/a0/");
     put_text("b/run7", "{}");
     open_run(1);
+    turn(1);
+    cr_assert_eq(T.runs[1].state, ETCD_STANDBY, "%d: %s", T.runs[1].state, T.runs[1].why.message);
+    for (int i = T.etcd.count - 1; i >= 0; i--) fake_drop(&T.etcd, i);
+    pass(ETCD_POLL_MS);
     leads(1);
 }
 
@@ -1815,6 +1819,37 @@ Test(etcd_leader, a_standby_makes_no_registry_where_the_one_that_it_followed_is_
     cr_assert_eq(floor_of(1), 3);
     cr_assert_null(etcd_leader_refusal(&T.runs[1]));
     fake_etcd_forget(&snapshot);
+    fake_etcd_forget(&nothing);
+}
+
+/* As a person does first, or what supervises it: another process, which knows nothing. */
+Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_registry)
+{
+    fake_keys_t nothing;
+    fake_etcd_save(&T.etcd, &nothing);
+    open_listed(0);
+    open_listed(1);
+    leads(0);
+    pass_turns(3000);
+    fake_etcd_restore(&T.etcd, &nothing);
+    kill_run(0);
+    pass_turns(3 * TTL_S * 1000);
+    waits_for_its_registry(1, "none: the prefix is empty");
+    open_listed(0);
+    pass_turns(3 * TTL_S * 1000);
+    waits_for_its_registry(0, "the row of such a broker");
+    kill_run(0);
+    open_for(2, ETCD_IMPORT);
+    leads(2);
+    etcd_leader_end(&T.runs[2], T.now_us);
+    turn(2);
+    kill_run(2);
+    fake_etcd_restore(&T.etcd, &nothing);
+    pass_turns(3000);
+    kill_run(1);
+    open_listed(0);
+    pass_turns(3 * TTL_S * 1000);
+    leads(0);
     fake_etcd_forget(&nothing);
 }
 
