@@ -228,7 +228,8 @@ class Handle:
 
     def _close_wake(self) -> None:
         fd, self._wake_fd = self._wake_fd, -1
-        if fd >= 0:                         # not twice: the number may be of another file by now
+        # Not twice: the number may be of another file by now.  Where Python ends, os may have gone already.
+        if fd >= 0 and os is not None:
             os.close(fd)
 
     def __enter__(self: Self) -> Self:

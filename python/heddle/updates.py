@@ -296,7 +296,8 @@ class Handed:
 
 
 def _release_views(views: Any) -> None:
-    lib.heddle_views_release(ffi.new("heddle_views_t **", views))
+    if lib is not None:                         # else Python ends, and its holds end with the process
+        lib.heddle_views_release(ffi.new("heddle_views_t **", views))
 
 
 class HeldVersion:
