@@ -175,7 +175,7 @@ void broker_send_outbox(broker_t *b)
         b->dropped_sends++;
         member_t *member = session_of(b, send->peer);
         if (member && rc == HEDDLE_ERR_GONE) {
-            member->is_gone = true;
+            sessions_note_gone(b, member);
             fetches_unreached(&b->rollout, member);
         } else if (member) {
             member->needs_resync = true;
@@ -317,9 +317,7 @@ void broker_tick(broker_t *b, instant_t now)
     owner_check(&b->owner);
     if (b->state == BROKER_BROKEN) return;
     membership_tick(&b->members, now);
-    /* A broker that yields sends its members away: that they are silent says nothing of them. */
-    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
-    if (brokers && brokers->has_yielded) membership_give_grace(&b->members, now.us);
+    if (broker_has_yielded(b)) membership_give_grace(&b->members, now.us);
     member_t *lapsed;
     while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
         sessions_end_member(b, lapsed, END_LAPSED, now);

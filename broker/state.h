@@ -87,6 +87,14 @@ struct broker {
     uint64_t denied;              /* messages that a key was not allowed */
 };
 
+/* Its members were sent to other brokers: that one is silent, or its connection is gone, says nothing of
+ * it. */
+static inline bool broker_has_yielded(const broker_t *b)
+{
+    const brokers_t *brokers = b->io.brokers ? b->io.brokers(b->io.self) : NULL;
+    return brokers && brokers->has_yielded;
+}
+
 static inline view_t broker_view(const broker_t *b, instant_t now)
 {
     return (view_t){&b->registry, &b->members, now};

@@ -240,7 +240,12 @@ static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
 /* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before. */
 void sessions_probe(broker_t *b, member_t *member)
 {
-    if (ping(b, member->peer, member->token)) member->is_gone = true;
+    if (ping(b, member->peer, member->token)) sessions_note_gone(b, member);
+}
+
+void sessions_note_gone(const broker_t *b, member_t *member)
+{
+    if (!broker_has_yielded(b)) member->is_gone = true;
 }
 
 bool sessions_is_gone(broker_t *b, uint64_t peer) { return ping(b, peer, 0); }

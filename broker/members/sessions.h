@@ -59,6 +59,8 @@ void sessions_forget_ending(broker_t *b);
 
 /* Sends a PING to find out whether the member's connection is still there; sets is_gone if it is not. */
 void sessions_probe(broker_t *b, member_t *member);
+/* A send to its connection said GONE. */
+void sessions_note_gone(const broker_t *b, member_t *member);
 bool sessions_is_gone(broker_t *b, uint64_t peer); /* the same of any connection */
 
 /* ---- it ends ---- */

@@ -94,6 +94,25 @@ Test(pending, a_question_that_another_broker_answers_is_dropped)
     cr_assert(rig_has(ADMIN + 1, MSG_REPORT));
 }
 
+static const brokers_t *yielded(void *self)
+{
+    static const brokers_t LIST = {.has_yielded = true};
+    return (void)self, &LIST;
+}
+
+/* They ask other brokers whether one leads, and serve meanwhile. */
+Test(pending, workers_that_were_sent_away_serve_what_they_served)
+{
+    version_1_active(1);
+    R.is_gone[W1] = true;
+    R.b->io.brokers = yielded;
+    ask(wait_for(1));
+    cr_assert_str_eq(answer(), "");
+    R.b->io.brokers = NULL;
+    ask(wait_for(1));
+    cr_assert_not(answered(), "one whose connection is gone is not there");
+}
+
 Test(pending, a_question_that_ends_soon_is_answered_here)
 {
     version_1_active(1);
