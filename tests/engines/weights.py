@@ -189,7 +189,9 @@ def trial(stage, models):
     stage.check("and the log names the one that is held", f"weights: {tags[1]} is held" in log, True)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         under_way = base.paused_under_way(pool)
-        stage.check("a finish in a pause", base.call("finish_weight_update", weight_version=tags[1]), 200)
+        stage.check("an update in a pause, as docs/weights.md has it",
+                    base.call("update_weights", update_info={"tag": tags[1]}), 200)
+        stage.check("  and a finish", base.call("finish_weight_update", weight_version=tags[1]), 200)
         stage.check("  and a resume", base.call("resume"), 200)
         tokens, spans = under_way.result()
     stage.check("with a request under way, which goes on", len(tokens), UNDER_WAY)
