@@ -8,8 +8,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define SPINS 2000u /* some 50 us on x86-64 */
+#define PATIENCE_NS 1000000
 
 typedef struct {
     void (*piece)(void *self, uint32_t i);
@@ -79,7 +81,11 @@ crew_t *crew_new(uint32_t threads)
     c->avoided = -1;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->work, NULL);
-    pthread_cond_init(&c->done, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     while (c->threads < threads && !FAILPOINT("crew.thread") &&
            thread_start("heddle-crew", help, c, &c->thread[c->threads]) == 0)
         c->threads++;
@@ -111,12 +117,33 @@ static void set_job(crew_t *c, crew_job_t job)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* The core that the caller is about to leave: an engine that keeps another one busy for itself may have that
+ * for minutes.  A thread that waits for its core is moved at once. */
+static void give_core(crew_t *c)
+{
+    cpu_set_t mine;
+    int core = sched_getcpu();
+    if (core < 0) return;
+    CPU_ZERO(&mine);
+    CPU_SET(core, &mine);
+    for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof mine, &mine);
+    c->avoided = -1;
+}
+
 /* Each thread of the pool is at its last piece at most. That ends sooner than a sleeping thread wakes, unless
  * its core runs other work. */
 static void wait_done(crew_t *c)
 {
     for (uint32_t i = 0; i < SPINS && atomic_load(&c->busy); i++) relax();
     pthread_mutex_lock(&c->lock);
+    if (atomic_load(&c->busy)) {
+        struct timespec end;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_nsec += PATIENCE_NS;
+        if (end.tv_nsec >= 1000000000) end.tv_sec++, end.tv_nsec -= 1000000000;
+        while (atomic_load(&c->busy) && !pthread_cond_timedwait(&c->done, &c->lock, &end)) {}
+        if (atomic_load(&c->busy)) give_core(c);
+    }
     while (atomic_load(&c->busy)) pthread_cond_wait(&c->done, &c->lock);
     pthread_mutex_unlock(&c->lock);
 }
@@ -145,6 +172,7 @@ void crew_end(crew_t **crew)
     c->ends = true;
     pthread_mutex_unlock(&c->lock);
     pthread_cond_broadcast(&c->work);
+    give_core(c);
     for (uint32_t i = 0; i < c->threads; i++) pthread_join(c->thread[i], NULL);
     pthread_cond_destroy(&c->work);
     pthread_cond_destroy(&c->done);
