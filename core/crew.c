@@ -117,16 +117,19 @@ static void set_job(crew_t *c, crew_job_t job)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The core that the caller is about to leave: an engine that keeps another one busy for itself may have that
- * for minutes.  A thread that waits for its core is moved at once. */
+/* The caller is about to leave its core, and the threads' own may be one that an engine keeps busy for minutes.
+ * So each is moved to the caller's core at once, and may then go to any, as that one may be busy as well. */
 static void give_core(crew_t *c)
 {
-    cpu_set_t mine;
+    cpu_set_t mine, all;
     int core = sched_getcpu();
-    if (core < 0) return;
+    if (core < 0 || sched_getaffinity(0, sizeof all, &all) != 0) return;
     CPU_ZERO(&mine);
     CPU_SET(core, &mine);
-    for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof mine, &mine);
+    for (uint32_t i = 0; i < c->threads; i++) {
+        pthread_setaffinity_np(c->thread[i], sizeof mine, &mine);
+        pthread_setaffinity_np(c->thread[i], sizeof all, &all);
+    }
     c->avoided = -1;
 }
 
