@@ -117,8 +117,9 @@ static void set_job(crew_t *c, crew_job_t job)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The caller is about to leave its core, and the threads' own may be one that an engine keeps busy for minutes.
- * So each is moved to the caller's core at once, and may then go to any, as that one may be busy as well. */
+/* The caller is about to leave its core, and the threads' own may be one that an engine keeps busy for
+ * minutes.  So each is moved to the caller's core at once, and may then go to any, as that one may be busy as
+ * well. */
 static void give_core(crew_t *c)
 {
     cpu_set_t mine, all;
