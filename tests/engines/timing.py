@@ -35,7 +35,7 @@ RANKS = {16: "17.6 MB", 79: "87 MB"}    # of the model in timing_trainer.py
 PATHS = {"vllm": "/v1/", "sglang": "/"}
 PROMPT = [1, 2, 3, 4]
 STREAM = 200                            # tokens of a request
-APART = 15                              # tokens of a stream, at least, from one version to the next
+APART = 30                              # tokens of a stream from the start of one version to the next
 
 
 class Stream(threading.Thread):
@@ -91,7 +91,10 @@ class Timing:
             self.trainer("begin", rank=rank, broker=self.broker)
             with_plugin, with_loader = [], []
             for turn in range(self.pairs + 1):      # the first pair makes what is made once
-                one, other = self.by_plugin(), self.by_loader(rank, turn)
+                self.trainer("step")
+                one = self.by_plugin()
+                self.trainer("step")
+                other = self.by_loader(rank, turn)
                 if turn:
                     with_plugin.append(one)
                     with_loader.append(other)
@@ -115,17 +118,20 @@ class Timing:
                   f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)} | | | | |", flush=True)
 
     def while_it_streams(self, *ways):
-        """p99 of each of the ways, which take turns.  After each version the stream goes on for as many
-        tokens, so that a way has not the worse p99 for being done sooner.  None asks for an answer of its
-        version: that would hold the stream up for longer than a version does, and for either way alike."""
+        """p99 of each of the ways, which take turns.  A way has the tokens from the start of its version on,
+        as many as the other one: more only where a version takes longer than they do.  None asks for an
+        answer of its version: that would hold the stream up for longer than a version does, and for either
+        way alike."""
         streams, found = Stream(self.url, self.kind), [[] for _ in ways]
-        self.until(lambda: streams.error or len(streams.gaps) > 2)
         for _ in range(self.pairs):
             for do, gaps in zip(ways, found, strict=True):
+                self.trainer("step")
+                self.until(lambda at=len(streams.gaps): streams.error or len(streams.gaps) > at)
                 at = len(streams.gaps)
                 do()
-                self.until(lambda at=at: streams.error or len(streams.gaps) >= at + APART)
-                gaps += streams.gaps[at:]
+                end = max(at + APART, len(streams.gaps) + 1)    # with the gap in which it ended
+                self.until(lambda end=end: streams.error or len(streams.gaps) >= end)
+                gaps += streams.gaps[at:end]
         streams.end()
         return [statistics.quantiles(gaps, n=100)[98] for gaps in found]
 

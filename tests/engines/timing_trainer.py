@@ -4,6 +4,7 @@ then does what each line of its input says, a JSON object, and answers with one.
 with heddle beside it.
 
     begin     another adapter of `rank`, in float32
+    step      every tensor of it changes
     publish   its next version, by Heddle, until it is active        -> began, ended, tag
     save      the same by save_pretrained, in `folder`               -> began, ended
 """
@@ -42,10 +43,13 @@ def main() -> None:
                                                     target_modules="all-linear", init_lora_weights=False))
             say({})
             continue
-        with torch.no_grad():                       # a step: every tensor changes
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.mul_(1.001)
+        if told["do"] == "step":
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.requires_grad:
+                        parameter.mul_(1.001)
+            say({})
+            continue
         began = time.monotonic()
         if told["do"] == "save":
             model.save_pretrained(told["folder"])
