@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timing.py [--kind vllm|sglang] [--pairs 20]: how long a version takes from the trainer's memory to its
-first answer, by the plugin, and by the engine's own loader: save_pretrained to a file in memory (/dev/shm),
-then the engine's load over HTTP.  Adapters of 17.6 and of 87 MB, by turns, in one run.  Prints a table in ms,
-of medians of each column.  It measures: run it alone on a machine, by hand.
+"""timing.py [--kind vllm|sglang] [--pairs 20] [--streamed 60]: how long a version takes from the trainer's
+memory to its first answer, by the plugin, and by the engine's own loader: save_pretrained to a file in memory
+(/dev/shm), then the engine's load over HTTP.  Adapters of 17.6 and of 87 MB, by turns, in one run.  Prints a
+table in ms, of medians of each column.  It measures: run it alone on a machine, by hand.
 
     first answer    from the call of publish() or save_pretrained() to the first token
     of it           before: publish() until the version is active, or save_pretrained() alone;
                     the engine's: its load over HTTP (the plugin's is before the version is active);
                     the answer itself
-    between tokens  p99 of a stream of the base model that goes on while versions are staged, without an
-                    answer of theirs, and of one with no version
+    between tokens  p99 of a stream of the base model that goes on while `streamed` versions are staged each
+                    way, without an answer of theirs, and of one with no version
 
 and two rows of what the plugin takes beside the loader, of each pair: the median, and in how many pairs it
 is less.  `served`: until a request can name the version, so without the answer.  Where other processes take
@@ -123,7 +123,7 @@ class Timing:
         answer of its version: that would hold the stream up for longer than a version does, and for either
         way alike."""
         streams, found = Stream(self.url, self.kind), [[] for _ in ways]
-        for _ in range(self.pairs):
+        for _ in range(self.streamed):
             for do, gaps in zip(ways, found, strict=True):
                 self.trainer("step")
                 self.until(lambda at=len(streams.gaps): streams.error or len(streams.gaps) > at)
@@ -181,6 +181,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=["vllm", "sglang"], default="vllm")
     parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--streamed", type=int, default=60)
     asked = parser.parse_args()
     engine = {"vllm": inside.Trial, "sglang": inside_sglang.Trial}[asked.kind]
     options = ["--max-lora-rank", "128", *(["--max-loaded-loras", "8"] if asked.kind == "sglang" else [])]
@@ -189,7 +190,8 @@ def main():
         site = inside.plugin_site(models.parent)
         os.environ["PYTHONPATH"] = str(site)
         with tempfile.TemporaryDirectory(prefix="heddle-timing-", dir="/dev/shm") as memory:
-            trial = type("Trial", (Timing, engine), {"pairs": asked.pairs, "memory": memory})(
+            trial = type("Trial", (Timing, engine), {"pairs": asked.pairs, "streamed": asked.streamed,
+                                                        "memory": memory})(
                 stage, models, {"prompts": [PROMPT], "length": 1}, asked.kind, *options)
             stage.start("trainer", ROOT / "build/engines/common/bin/python",
                         ROOT / "tests/engines/timing_trainer.py", models / "base", is_written=True)
