@@ -5,6 +5,7 @@
 #include "core/thread.h"
 
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,18 +20,25 @@ typedef struct {
     uint32_t count;
 } crew_job_t;
 
+typedef struct {
+    struct crew *crew;
+    pthread_t thread;
+    sem_t call; /* a job is open, or the pool ends; of each thread its own, as one that gets no core must not
+                 * hold up the others, nor the caller (glibc's pthread_cond_broadcast waits for it) */
+} helper_t;
+
+/* No lock: a thread may lose its core at any point for as long as other work likes to keep it. */
 struct crew {
-    pthread_mutex_t lock; /* protects what is not atomic */
-    pthread_cond_t work, done;
-    crew_job_t job;        /* count 0: it is over, for a thread that wakes now */
-    uint64_t number;       /* of the job */
+    crew_job_t job;        /* is written while no thread can read it: `is_open` is false, `busy` 0 */
+    _Atomic bool is_open;  /* threads may begin to work on the job */
     _Atomic uint32_t next; /* the first piece that no thread has taken */
-    _Atomic uint32_t busy; /* the pool's threads that work on the job; changed under the
-                            * lock */
-    bool ends;
-    int avoided; /* the core that the threads stay off; -1: none */
+    _Atomic uint32_t busy; /* the pool's threads that may be at work on the job */
+    sem_t done;            /* `busy` has become 0, perhaps for an earlier job */
+    _Atomic bool ends;
+    cpu_set_t allowed; /* what the caller may use, and */
+    int avoided;       /* which of these cores the threads stay off; -1: none */
     uint32_t threads;
-    pthread_t thread[];
+    helper_t helper[];
 };
 
 uint32_t crew_cores(void)
@@ -54,41 +62,36 @@ static void take_pieces(crew_t *c, const crew_job_t *job)
     for (uint32_t i; (i = atomic_fetch_add(&c->next, 1)) < job->count;) job->piece(job->self, i);
 }
 
+/* In this order: the caller closes the job, then looks at `busy`. */
 static void *help(void *self)
 {
-    crew_t *c = self;
-    uint64_t seen = 0;
-    pthread_mutex_lock(&c->lock);
+    helper_t *h = self;
+    crew_t *c = h->crew;
     for (;;) {
-        while (!c->ends && (c->job.count == 0 || c->number == seen)) pthread_cond_wait(&c->work, &c->lock);
-        if (c->ends) break;
-        crew_job_t job = c->job;
-        seen = c->number;
+        while (sem_wait(&h->call)) {}
+        while (!sem_trywait(&h->call)) {} /* of jobs that are over */
+        if (atomic_load(&c->ends)) return NULL;
         atomic_fetch_add(&c->busy, 1);
-        pthread_mutex_unlock(&c->lock);
-        take_pieces(c, &job);
-        pthread_mutex_lock(&c->lock);
-        if (atomic_fetch_sub(&c->busy, 1) == 1) pthread_cond_signal(&c->done);
+        if (atomic_load(&c->is_open)) take_pieces(c, &c->job);
+        if (atomic_fetch_sub(&c->busy, 1) == 1) sem_post(&c->done);
     }
-    pthread_mutex_unlock(&c->lock);
-    return NULL;
 }
 
 crew_t *crew_new(uint32_t threads)
 {
-    crew_t *c = threads ? calloc(1, sizeof *c + threads * sizeof *c->thread) : NULL;
+    crew_t *c = threads ? calloc(1, sizeof *c + threads * sizeof *c->helper) : NULL;
     if (!c) return NULL;
     c->avoided = -1;
-    pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->work, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->done, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    while (c->threads < threads && !FAILPOINT("crew.thread") &&
-           thread_start("heddle-crew", help, c, &c->thread[c->threads]) == 0)
-        c->threads++;
+    sem_init(&c->done, 0, 0);
+    for (; c->threads < threads; c->threads++) {
+        helper_t *h = &c->helper[c->threads];
+        h->crew = c;
+        sem_init(&h->call, 0, 0);
+        if (FAILPOINT("crew.thread") || thread_start("heddle-crew", help, h, &h->thread)) {
+            sem_destroy(&h->call);
+            break;
+        }
+    }
     if (c->threads == 0) crew_end(&c);
     return c;
 }
@@ -96,25 +99,19 @@ crew_t *crew_new(uint32_t threads)
 /* A thread that is woken may be put on the core of the thread that wakes it while another core is idle:
  * kernels of virtual machines keep threads together, so that other machines can use the cores.  Both threads
  * would then take turns on one core. */
-static void keep_off(crew_t *c, int core)
+static void keep_off(crew_t *c)
 {
-    cpu_set_t others;
-    if (core < 0 || core == c->avoided || sched_getaffinity(0, sizeof others, &others) != 0) return;
+    cpu_set_t allowed, others;
+    int core = sched_getcpu();
+    if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    if (core == c->avoided && CPU_EQUAL(&allowed, &c->allowed)) return;
+    others = allowed;
     CPU_CLR(core, &others);
-    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others); /* the process may use no other core */
-    for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof others, &others);
+    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others); /* the caller may use no other core */
+    for (uint32_t i = 0; i < c->threads; i++)
+        pthread_setaffinity_np(c->helper[i].thread, sizeof others, &others);
+    c->allowed = allowed;
     c->avoided = core;
-}
-
-static void set_job(crew_t *c, crew_job_t job)
-{
-    pthread_mutex_lock(&c->lock);
-    c->job = job;
-    if (job.count) {
-        c->number++;
-        atomic_store(&c->next, 0);
-    }
-    pthread_mutex_unlock(&c->lock);
 }
 
 /* The caller is about to leave its core, and the threads' own may be one that an engine keeps busy for
@@ -128,8 +125,8 @@ static void give_core(crew_t *c)
     CPU_ZERO(&mine);
     CPU_SET(core, &mine);
     for (uint32_t i = 0; i < c->threads; i++) {
-        pthread_setaffinity_np(c->thread[i], sizeof mine, &mine);
-        pthread_setaffinity_np(c->thread[i], sizeof all, &all);
+        pthread_setaffinity_np(c->helper[i].thread, sizeof mine, &mine);
+        pthread_setaffinity_np(c->helper[i].thread, sizeof all, &all);
     }
     c->avoided = -1;
 }
@@ -139,31 +136,31 @@ static void give_core(crew_t *c)
 static void wait_done(crew_t *c)
 {
     for (uint32_t i = 0; i < SPINS && atomic_load(&c->busy); i++) relax();
-    pthread_mutex_lock(&c->lock);
     if (atomic_load(&c->busy)) {
         struct timespec end;
         clock_gettime(CLOCK_MONOTONIC, &end);
         end.tv_nsec += PATIENCE_NS;
         if (end.tv_nsec >= 1000000000) end.tv_sec++, end.tv_nsec -= 1000000000;
-        while (atomic_load(&c->busy) && !pthread_cond_timedwait(&c->done, &c->lock, &end)) {}
+        while (atomic_load(&c->busy) && !sem_clockwait(&c->done, CLOCK_MONOTONIC, &end)) {}
         if (atomic_load(&c->busy)) give_core(c);
     }
-    while (atomic_load(&c->busy)) pthread_cond_wait(&c->done, &c->lock);
-    pthread_mutex_unlock(&c->lock);
+    while (atomic_load(&c->busy)) sem_wait(&c->done);
 }
 
 void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), void *self)
 {
-    crew_job_t job = {piece, self, count};
     if (!c || count < 2) {
         for (uint32_t i = 0; i < count; i++) piece(self, i);
         return;
     }
-    keep_off(c, sched_getcpu());
-    set_job(c, job);
-    pthread_cond_broadcast(&c->work);
-    take_pieces(c, &job);
-    set_job(c, (crew_job_t){0});
+    while (!sem_trywait(&c->done)) {} /* what no earlier job waited for */
+    keep_off(c);
+    c->job = (crew_job_t){piece, self, count};
+    atomic_store(&c->next, 0);
+    atomic_store(&c->is_open, true);
+    for (uint32_t i = 0; i < c->threads; i++) sem_post(&c->helper[i].call);
+    take_pieces(c, &c->job);
+    atomic_store(&c->is_open, false);
     wait_done(c);
 }
 
@@ -172,14 +169,13 @@ void crew_end(crew_t **crew)
     crew_t *c = crew ? *crew : NULL;
     if (!c) return;
     *crew = NULL;
-    pthread_mutex_lock(&c->lock);
-    c->ends = true;
-    pthread_mutex_unlock(&c->lock);
-    pthread_cond_broadcast(&c->work);
+    atomic_store(&c->ends, true);
+    for (uint32_t i = 0; i < c->threads; i++) sem_post(&c->helper[i].call);
     give_core(c);
-    for (uint32_t i = 0; i < c->threads; i++) pthread_join(c->thread[i], NULL);
-    pthread_cond_destroy(&c->work);
-    pthread_cond_destroy(&c->done);
-    pthread_mutex_destroy(&c->lock);
+    for (uint32_t i = 0; i < c->threads; i++) {
+        pthread_join(c->helper[i].thread, NULL);
+        sem_destroy(&c->helper[i].call);
+    }
+    sem_destroy(&c->done);
     free(c);
 }

@@ -160,12 +160,42 @@ Test(crew, keeps_off_the_core_of_who_calls, .timeout = 60)
     }
     cr_assert_gt(kept_off, ROUNDS / 2, "but for the moments in which it was moved");
     crew_end(&crew);
-    /* Who may use one core alone has no other to give. */
+}
+
+/* A caller that is bound to its core, and free again, on the same core all the time. */
+Test(crew, goes_where_the_caller_may, .timeout = 60)
+{
+    enum { ROUNDS = 20 };
+    cpu_set_t mine;
+    cr_assert_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
+    if (CPU_COUNT(&mine) < 2) cr_skip_test("there is one core");
+    crew_t *crew = crew_new(1);
+    int kept_off = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        seen_t bound = {.caller = pthread_self()}, free = {.caller = pthread_self()};
+        cpu_set_t one;
+        int core = sched_getcpu();
+        CPU_ZERO(&one);
+        CPU_SET(core, &one);
+        cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+        crew_do(crew, 2, look, &bound);
+        cr_assert(CPU_EQUAL(&bound.helper, &one));
+        cr_assert_eq(sched_setaffinity(0, sizeof mine, &mine), 0);
+        crew_do(crew, 2, look, &free);
+        cr_assert_eq(CPU_COUNT(&free.helper), CPU_COUNT(&mine) - 1);
+        kept_off += !CPU_ISSET(core, &free.helper);
+    }
+    cr_assert_gt(kept_off, ROUNDS / 2, "but for the moments in which it was moved");
+    crew_end(&crew);
+}
+
+Test(crew, works_where_there_is_one_core, .timeout = 60)
+{
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
     cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
-    crew = crew_new(1);
+    crew_t *crew = crew_new(1);
     do_jobs(crew);
     crew_end(&crew);
 }
