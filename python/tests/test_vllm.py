@@ -17,7 +17,7 @@ import heddle
 import update_double
 from conftest import PATIENCE
 from heddle import _inside, _ranks
-from heddle.vllm import answers, leader, loading, offline, plugin, seams
+from heddle.vllm import answers, fit, leader, loading, offline, plugin, seams
 from test_rank_link import slot_of
 
 
@@ -663,6 +663,48 @@ def test_a_worker_that_ends_is_in_the_status():
     play(story)
 
 
+def test_a_version_that_the_engine_fails_to_load_is_not_left_half_there():
+    async def story(engine, made, say):
+        engine.wrong["add_lora"] = RuntimeError("out of memory")
+        await say("arrived", 1)
+        engine.log.clear()
+        await say("commit", 1)
+        assert [what[0] for what in engine.log] == ["COMMIT", "add_lora", "remove_lora", "reject"]
+        assert made.status()["adapters"][0]["active"] is None
+        del engine.wrong["add_lora"]
+        await say("commit", 1)
+        assert made.status()["adapters"][0]["active"] == "policy@1:abc"
+    play(story)
+
+
+def test_the_active_version_of_which_no_request_comes_is_not_in_use():
+    async def story(engine, made, say):
+        await active(say, 1)
+        version = made._versions["policy@1"]
+        assert not made._is_used(version), "`policy` and `policy@1` are names that Heddle gives"
+        engine.lora_requests["mine"] = version.request
+        assert made._is_used(version)
+    play(story)
+
+
+def test_the_log_of_a_drained_server_does_not_say_that_the_broker_is_away(caplog, monkeypatch):
+    monkeypatch.setattr(_inside.leader, "SESSION_S", 0.001)
+    monkeypatch.setattr(_inside.leader, "AWAY_S", 0.005)
+
+    async def story(engine, made, say):
+        await active(say, 1)
+        made._versions["policy@1"].uses = 1
+        engine.left, engine.has_session = True, False
+        engine.queue.put_nowait(None)
+        await until(lambda: made.has_left)
+        # the two that tidy and end go on; the one that watches ends
+        await until(lambda: len(made._tasks) == 2 or "no session" in caplog.text)
+        assert "no session" not in caplog.text
+        made._versions["policy@1"].uses = 0
+        await until(lambda: engine.ends)
+    play(story)
+
+
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_server_whose_worker_was_drained_ends_when_no_request_uses_a_version(is_busy, caplog, monkeypatch):
     if is_busy:                                 # for ever, too
@@ -812,6 +854,87 @@ class FusedMoEWithLoRA:
     pass
 
 
+def shaped(*shape):
+    return types.SimpleNamespace(shape=shape)
+
+
+def weights(a, b):
+    """Of one module, or of several that vLLM has in one: lists, with None for a module without LoRA."""
+    halves = ([None if one is None else shaped(*one) for one in half] if isinstance(half, list)
+              else half and shaped(*half) for half in (a, b))
+    return types.SimpleNamespace(**dict(zip(("lora_a", "lora_b"), halves, strict=True)))
+
+
+class Linear:
+    """vLLM's layer with LoRA, of one rank: takes rank 64 at most."""
+
+    def __init__(self, columns, *rows, ranks=1, cuts=""):
+        self.tp_size, self.n_slices, self._cuts = ranks, len(rows), cuts
+        self.lora_a_stacked = tuple(shaped(2, 1, 64, columns) for _ in rows)
+        self.lora_b_stacked = tuple(shaped(2, 1, n, 64) for n in rows)
+
+    def slice_lora_a(self, a):                  # the last rank's, of one that cuts columns
+        size = self.lora_a_stacked[0].shape[3]
+        return shaped(a.shape[0], max(0, a.shape[1] - size)) if self._cuts == "a" else a
+
+    def slice_lora_b(self, b):
+        size = self.lora_b_stacked[0].shape[2]
+        return shaped(max(0, b.shape[0] - size), b.shape[1]) if self._cuts == "b" else b
+
+    def expand_packed_lora(self, a, b):
+        return [a[0], a[0], a[1]], [shaped(128, b[0].shape[1]), shaped(64, b[0].shape[1]), b[1]]
+
+
+EMBEDDINGS = types.SimpleNamespace(lora_a_stacked=shaped(2, 512, 64), lora_b_stacked=shaped(2, 1, 128, 64))
+HEAD = types.SimpleNamespace(lora_a_stacked=shaped(2, 1, 64, 128), lora_b_stacked=shaped(2, 1, 512, 64))
+QKV = Linear(128, 128, 64, 64)
+FITS = [(Linear(128, 256), (8, 128), (256, 8)), (Linear(128, 256), (64, 128), (256, 64)),
+        (QKV, [(8, 128), (4, 128), None], [(128, 8), (64, 4), None]),
+        (QKV, [(8, 128), (8, 128)], [(192, 8), (64, 8)]),
+        (Linear(64, 128, ranks=2, cuts="a"), (8, 128), (128, 8)),
+        (Linear(128, 64, ranks=2, cuts="b"), (8, 128), (128, 8)),
+        (Linear(128, 64, ranks=2), (8, 128), (64, 8)),
+        (EMBEDDINGS, (8, 512), (128, 8)), (HEAD, (8, 128), (512, 8))]
+
+
+@pytest.mark.parametrize("module, a, b", FITS)
+def test_what_has_the_sizes_of_the_model_fits(module, a, b):
+    fit.check("m", module, weights(a, b))
+
+
+@pytest.mark.parametrize("module, a, b, words", [
+    (Linear(128, 256), (8, 64), (256, 8), "m, lora_A: it is of 64, and this model takes 128$"),
+    (Linear(128, 256), (8, 256), (256, 8), "m, lora_A: it is of 256, and"),
+    (Linear(128, 256), (8, 128), (128, 8), "m, lora_B: it is of 128, and this model takes 256$"),
+    (Linear(128, 256), (8, 128), (512, 8), "m, lora_B: it is of 512, and"),
+    (Linear(128, 256), (4, 128), (256, 8), r"m has \(4, 128\) in lora_A and \(256, 8\) in lora_B"),
+    (Linear(128, 256), None, (256, 8), "m has lora_B alone"),
+    (Linear(128, 256), (8, 128), None, "m has lora_A alone"),
+    (QKV, [None, (8, 128), None], [(128, 8), (64, 8), None], "m has lora_B alone"),
+    (QKV, [(8, 128), None, None], [(64, 8), None, None], "m, lora_B: it is of 64"),
+    (QKV, [(8, 128), (8, 128), (8, 64)], [(128, 8), (64, 8), (64, 8)], "m, lora_A: it is of 64"),
+    (Linear(64, 128, ranks=2, cuts="a"), (8, 64), (128, 8), "m, lora_A: it is of 64.* 64 in each of 2 ranks"),
+    (Linear(128, 64, ranks=2, cuts="b"), (8, 128), (256, 8), "m, lora_B: it is of 256"),
+    (Linear(128, 64, ranks=2), (8, 128), (192, 8), "m, lora_B: it is of 192"),
+    (EMBEDDINGS, (8, 256), (128, 8), "m, lora_A: it is of 256"),
+    (EMBEDDINGS, (8, 512), (64, 8), "m, lora_B: it is of 64"),
+    (HEAD, (8, 64), (512, 8), "m, lora_A: it is of 64"),
+    (HEAD, (8, 128), (256, 8), "m, lora_B: it is of 256")])
+def test_what_has_other_sizes_than_the_model_is_refused(module, a, b, words):
+    with pytest.raises(fit.Unfit, match=words):
+        fit.check("m", module, weights(a, b))
+
+
+def test_a_version_of_other_sizes_is_not_kept():
+    manager, shelf, builder = rank_of(Linear(128, 256))
+    manager.loras = {"0": weights((8, 64), (256, 8))}
+    with pytest.raises(ValueError, match="0, lora_A: it is of 64"):
+        builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1", "id": 4})
+    assert builder.finished(request_of(1, 4)) is None
+    with pytest.raises(FileNotFoundError):
+        shelf.open("heddle://policy@1/adapter_config.json")
+
+
 def rank_of(*modules):
     manager, shelf = Manager(*modules), loading.Shelf()
     return manager, shelf, loading.Builder(manager, shelf, Manager.load)
@@ -860,8 +983,8 @@ def test_a_model_with_experts_is_refused():
     ("0", None), ("", None), ("1", "the LoRA of 1: these have none"),
     ("04321", "the LoRA of 1, 2, 3 and 1 more: these")])
 def test_what_would_be_read_over_is_refused(has, words):
-    manager, shelf, builder = rank_of(object())
-    manager.loras = {name: object() for name in has}
+    manager, shelf, builder = rank_of(Linear(128, 256))
+    manager.loras = {name: weights((8, 128), (256, 8)) for name in has}
     if words is None:
         builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1", "id": 4})
         assert builder.finished(request_of(1, 4)).id == 4

@@ -238,7 +238,11 @@ class Trial:
         self.check("rank 64 fails with the server's words",
                    (why.get("code"), "rank 64" in words and "max_lora_rank" in words.replace("-", "_")),
                    ("version_failed", True))
-        self.check("and nothing of it is kept", self.status()[1], before)
+        for adapter, sizes in (("-half", "all sizes halved"), ("-late", "one that is too large")):
+            why = (self.publish(adapter, 1)["rollout"]["missing"] or [{}])[0]
+            self.check(f"{sizes}: refused before it is decided", (why.get("code"), why.get("phase")),
+                       ("version_failed", "stage"))
+        self.check("and nothing of them is kept", self.status()[1], before)
         self.check("and the active version answers", self.wrong("policy", among=[self.done]), None)
 
     def kinds(self):

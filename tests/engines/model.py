@@ -2,13 +2,16 @@
 """model.py FOLDER COUNT [experts]: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., after
 them one with rsLoRA, ranks and alphas by pattern, one of rank 64, one with rsLoRA alone, one of the
 embeddings and the head, and one of the head alone; and FOLDER/expected.json: what PEFT itself generates with
-each.  With `experts` instead: a tiny Qwen3 MoE, COUNT plain adapters of its attention, and one with rsLoRA.
+each.  And two that do not fit: lora-half, of a model half as wide, and lora-late, of which one B has twice
+the rows.  With `experts` instead: a tiny Qwen3 MoE, COUNT plain adapters of its attention, and one with
+rsLoRA.
 
 Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as
 many different answers as adapters, and none is the base model's."""
 import json
 import os
 import pathlib
+import shutil
 import sys
 
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="2")
@@ -42,6 +45,23 @@ def main() -> None:
     kinds.append({"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "embed_tokens", "lm_head"]})
     kinds.append({"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "lm_head"]})
     make(folder, LlamaForCausalLM(LlamaConfig(**sizes)), kinds)
+    make_unfit(folder, LlamaForCausalLM(LlamaConfig(**{**sizes, "hidden_size": 64, "intermediate_size": 128,
+                                                       "head_dim": 16})))
+
+
+def make_unfit(folder, narrow) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file, save_file
+
+    get_peft_model(narrow, LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
+                   ).save_pretrained(folder / "lora-half")
+    shutil.copytree(folder / "lora1", folder / "lora-late")
+    path = folder / "lora-late" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("layers.1.mlp.down_proj.lora_B.weight"))
+    tensors[name] = torch.cat((tensors[name], tensors[name]))
+    save_file(tensors, path)
 
 
 def make(folder, base, kinds) -> None:

@@ -16,6 +16,7 @@ engine does is in its own subclass.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -197,7 +198,7 @@ class Leader(Generic[V]):
 
     async def _watch_session(self) -> None:
         session = Session()
-        while True:
+        while not self._has_left:
             line = session.line(self._has_session, time.monotonic())
             if line is not None:
                 self._log.warning("heddle: %s", line)
@@ -279,7 +280,12 @@ class Leader(Generic[V]):
         if version is None:
             raise LookupError(f"{update.tag} was decided and is not staged here")
         await self._aside(self._ranks.commit, version.tag)
-        await self._load(version)
+        try:
+            await self._load(version)
+        except Exception:                       # else a second load finds it half there, and says yes
+            with contextlib.suppress(Exception):
+                await self._unload(version)
+            raise
         if self._switch(update, version):
             version.is_retired = False
 

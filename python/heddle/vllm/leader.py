@@ -95,7 +95,7 @@ class Leader(leader.Leader[Version]):
         states = self._engine.output_processor.request_states.values()
         return (version.uses > 0
                 or any(named.lora_path == path for name, named in self._models.lora_requests.items()
-                       if name != version.name)
+                       if name not in (version.name, version.adapter))
                 or any(state.lora_request is not None and state.lora_request.lora_path == path
                        for state in states))
 

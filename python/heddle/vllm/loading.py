@@ -21,6 +21,7 @@ from typing import Any
 
 from heddle import _ranks
 from heddle.slot import Slot
+from heddle.vllm import fit
 
 SCHEME = "heddle://"
 _NAMED = 3                      # modules, in the words of a refusal
@@ -136,17 +137,21 @@ class Builder:
                                           "the plug, `python -m heddle.engine`, serves it")
             model = self._load(self._manager, request)
             self._manager._adapter_manager._create_merged_loras_inplace(model)
-            self._check_applied(model)
+            self._check(model)
         except BaseException:
             self.drop(tag)
             raise
         with self._lock:
             self._built[tag] = model
 
-    def _check_applied(self, model: Any) -> None:
+    def _check(self, model: Any) -> None:
         """vLLM reads over LoRA of modules that have none in this server, without a word."""
-        manager = self._manager._adapter_manager
-        applied = {id(manager._get_lora_layer_weights(model, name)) for name in manager.modules}
+        manager, applied = self._manager._adapter_manager, set()
+        for name, module in manager.modules.items():
+            lora = manager._get_lora_layer_weights(model, name)
+            if lora:
+                fit.check(name, module, lora)
+                applied.add(id(lora))
         left = sorted(name for name, lora in model.loras.items() if id(lora) not in applied)
         if left:
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""

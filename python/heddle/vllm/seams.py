@@ -16,6 +16,7 @@ RELEASES = ("0.26", "0.31", "0.32")
 RELEASES_OF_WEIGHTS = ("0.32",)         # of heddle.weight_transfer, which is refused in others
 
 _MANAGER, _MODEL = "vllm.lora.worker_manager", "vllm.lora.lora_model"
+_LAYERS = "vllm.lora.layers"
 _MODELS, _ENGINE = "vllm.entrypoints.openai.models.serving", "vllm.v1.engine.async_llm"
 
 SEAMS: tuple[Seam, ...] = (
@@ -41,6 +42,17 @@ SEAMS: tuple[Seam, ...] = (
     Function("vllm.lora.model_manager", "LoRAModelManager.activate_adapter", ("self", "lora_id"),
              uses=("modules", "_get_lora_layer_weights")),
     Attribute(_MODEL, "LoRAModel", "loras"),
+    # and whether it fits
+    Attribute("vllm.lora.lora_weights", "LoRALayerWeights", "lora_a"),
+    Attribute("vllm.lora.lora_weights", "LoRALayerWeights", "lora_b"),
+    Function(_LAYERS + ".base_linear", "BaseLinearLayerWithLoRA.set_lora",
+             ("self", "index", "lora_a", "lora_b"),
+             uses=("lora_a_stacked", "lora_b_stacked", "n_slices", "tp_size", "slice_lora_a",
+                   "slice_lora_b")),
+    Function(_LAYERS + ".column_parallel_linear", "MergedColumnParallelLinearWithLoRA.set_lora",
+             ("self", "index", "lora_a", "lora_b"),
+             uses=("lora_a_stacked", "lora_b_stacked", "n_slices", "tp_size", "slice_lora_a",
+                   "slice_lora_b")),
     Attribute("vllm.lora.model_manager", "LoRAModelManager", "_active_adapters"),
     Attribute("vllm.lora.model_manager", "LoRAModelManager", "_registered_adapters"),
     # add_lora between two steps may give a place of the running batch away: each step looks where it is
