@@ -16,7 +16,7 @@
 
 typedef struct crew crew_t;
 
-/* Cores that this process may use. */
+/* Cores that the calling thread may use. */
 uint32_t crew_cores(void);
 /* Starts up to `threads` threads.  NULL when none was asked for or none can be started: crew_do(NULL, ...)
  * runs every piece on the calling thread.  All signals are blocked in the pool's threads, so that the

@@ -189,6 +189,19 @@ Test(crew, goes_where_the_caller_may, .timeout = 60)
     crew_end(&crew);
 }
 
+Test(crew, keeps_off_again_after_it_had_every_core, .timeout = 60)
+{
+    starving_t s = {.caller = pthread_self()};
+    seen_t next = {.caller = pthread_self()};
+    cr_assert_eq(sched_getaffinity(0, sizeof s.all, &s.all), 0);
+    if (CPU_COUNT(&s.all) < 2) cr_skip_test("there is one core");
+    crew_t *crew = crew_new(1);
+    crew_do(crew, 2, starve, &s);
+    crew_do(crew, 2, look, &next);
+    cr_assert_eq(CPU_COUNT(&next.helper), CPU_COUNT(&s.all) - 1);
+    crew_end(&crew);
+}
+
 Test(crew, works_where_there_is_one_core, .timeout = 60)
 {
     cpu_set_t one;
