@@ -803,6 +803,19 @@ static uint64_t yield_due(const etcd_leader_t *l)
     return end_us + clock_earlier(l->opts.member_lease_ms * 1000ull / 4, lease_us);
 }
 
+static void revoke(etcd_leader_t *l, uint64_t now_us)
+{
+    etcd_json_lease(want(l, ETCD_LEASE, ETCD_REVOKE, now_us), l->lease);
+}
+
+/* Where only the answers of etcd are lost, keepalives go on renewing the lease, and no standby could lead. */
+static void yield_if_due(etcd_leader_t *l, uint64_t now_us)
+{
+    if (now_us < yield_due(l)) return;
+    l->has_yielded = true;
+    revoke(l, now_us);
+}
+
 int etcd_leader_commit(etcd_leader_t *l, const record_t *records, int count, uint64_t now_us,
                        heddle_error_t *error)
 {
@@ -931,7 +944,9 @@ static void on_lease_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     bool is_grant = s->call == ETCD_GRANT;
     s->is_wanted = false;
     if (s->call == ETCD_REVOKE) {
-        l->state = ETCD_ENDED;
+        l->lease = 0;
+        if (l->state == ETCD_ENDING) l->state = ETCD_ENDED;
+        else lose(l, "its lease was over before etcd answered, and its members were sent to other brokers");
         return;
     }
     bool is_gone = a->code == ETCD_NOT_FOUND || !a->ttl_s || (is_grant && !a->lease);
@@ -942,10 +957,6 @@ static void on_lease_answer(etcd_leader_t *l, const etcd_answer_t *a, uint64_t n
     }
     if (is_gone) {
         etcd_json_grant(want(l, ETCD_LEASE, ETCD_GRANT, now_us + PAUSE_US), l->opts.ttl_s);
-        return;
-    }
-    if (l->has_yielded) {
-        lose(l, "its lease was over before etcd answered, and its members were sent to other brokers");
         return;
     }
     if (is_grant) l->lease = a->lease;
@@ -1270,7 +1281,7 @@ void etcd_leader_answer(etcd_leader_t *l, etcd_lane_t lane, etcd_outcome_t outco
 bool etcd_leader_next(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us, etcd_request_t *ret_request)
 {
     etcd_lane_state_t *s = &l->lanes[lane];
-    if (now_us >= yield_due(l)) l->has_yielded = true;
+    yield_if_due(l, now_us);
     if (l->state == ETCD_ENDING && now_us >= l->began_us + ETCD_END_MS * 1000ull) stop(l, ETCD_ENDED);
     if (!s->is_wanted || s->is_sent || now_us < s->due_us || (lane != ETCD_LOGIN && is_logging_in(l)))
         return false;
@@ -1326,5 +1337,5 @@ void etcd_leader_end(etcd_leader_t *l, uint64_t now_us)
     bool has_lease = l->lease != 0;
     stop(l, has_lease ? ETCD_ENDING : ETCD_ENDED);
     l->began_us = now_us;
-    if (has_lease) etcd_json_lease(want(l, ETCD_LEASE, ETCD_REVOKE, now_us), l->lease);
+    if (has_lease) revoke(l, now_us);
 }

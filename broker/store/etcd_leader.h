@@ -29,6 +29,7 @@
  *   LEADING   etcd_leader_commit                      -> LEADING    COMMIT, until its outcome is known
  *             a comparison failed, the lease ended,
  *             its key or its last marker is not there -> LOST
+ *             it yields (below)                       -> LEADING    the lease is revoked, and then LOST
  *   any       etcd_leader_end                         -> ENDING     the lease is revoked
  *   ENDING    answered, or no answer in ETCD_END_MS   -> ENDED
  *
@@ -70,10 +71,11 @@
  * lease before it can have ended by our own clock: it is refused, UNAVAILABLE, and nothing happened.
  *
  * A leader whose lease is over by its own clock, and whose last request had no answer, yields, where its list
- * has standbys: one of them leads now, if it reaches etcd, and its members are sent there.  It stays LEADING,
- * for what only reads, until etcd answers; then it is LOST, though its lease may be there yet, because its
- * members are gone.  When it yields follows from when its members have to be at the next one, which calls
- * those lost that are not there a lease of members (--lease) after it took the lead:
+ * has standbys: one of them leads now, if it reaches etcd, and its members are sent there.  Its lease may be
+ * there yet, as its requests may arrive though no answer comes back: it renews that lease no more, but asks
+ * for its end until etcd answers.  Until then it stays LEADING, for what only reads; then it is LOST.  When
+ * it yields follows from when its members have to be at the next one, which calls those lost that are not
+ * there a lease of members (--lease) after it took the lead:
  *
  *   the next one leads            not before the end of the lease in etcd, nor, mostly, a second after it
  *   this one yields               a quarter of a members' lease after that end, or a lease of its own, where

@@ -872,17 +872,22 @@ Test(etcd_leader, the_list_is_as_it_was_while_etcd_does_not_answer_and_that_is_n
 
 /* ---- one that yields ---- */
 
-/* Only its way to etcd is cut. */
-static void cut_off(int i, uint64_t ms)
+/* Its way to etcd is cut, or only the way back: what it asks for is done, and no answer comes. */
+static void go_unanswered(int i, uint64_t ms, bool is_done)
 {
     for (; ms; ms -= ms < ETCD_POLL_MS ? ms : ETCD_POLL_MS) {
         pass(ms < ETCD_POLL_MS ? ms : ETCD_POLL_MS);
         for (int lane = 0; lane < ETCD_LANES; lane++)
-            if (send_one(i, lane)) answer_one(i, lane, ETCD_UNKNOWN);
+            if (send_one(i, lane)) {
+                sent_t *s = &T.sent[i][lane];
+                if (is_done) (void)fake_etcd_do(&T.etcd, s->call, buf_view(&s->body));
+                answer_one(i, lane, ETCD_UNKNOWN);
+            }
         for (int k = 0; k < RUNS; k++)
             if (k != i && T.is_open[k]) turn(k);
     }
 }
+static void cut_off(int i, uint64_t ms) { go_unanswered(i, ms, false); }
 
 /* When the lease that it leads by ends at etcd. */
 static uint64_t lease_end_of(int i) { return T.etcd.lease_ends_us[T.runs[i].lease]; }
@@ -903,6 +908,26 @@ Test(etcd_leader, one_that_etcd_does_not_answer_yields_when_another_one_leads)
     pass(1000);
     turn(0);
     cr_assert_eq(l->state, ETCD_LOST);
+}
+
+/* Its keepalives would hold the lead for it as long as that lasts. */
+Test(etcd_leader, one_whose_answers_are_lost_gives_its_lease_up_when_it_yields)
+{
+    two_standbys();
+    etcd_leader_t *l = &T.runs[0];
+    go_unanswered(0, TTL_S * 1000 / 2, true);
+    cr_assert_not(etcd_leader_has_yielded(l));
+    pass(1);
+    leads(0);
+    uint64_t yields_us = l->lease_us + TTL_S * 100000 + MEMBER_LEASE_MS * 1000 / 4;
+    go_unanswered(0, (yields_us - T.now_us) / 1000 + 1000, true);
+    cr_assert(etcd_leader_has_yielded(l));
+    cr_assert(T.runs[1].state == ETCD_LEADING || T.runs[2].state == ETCD_LEADING, "none leads");
+    cr_assert_eq(l->state, ETCD_LEADING, "it answers questions");
+    turn(0);
+    pass_turns(1000);
+    cr_assert_eq(l->state, ETCD_LOST);
+    cr_assert_eq(l->lease, 0);
 }
 
 /* Each request fails when its time is over, and the next one goes out when it is due: nothing else wakes it. */
