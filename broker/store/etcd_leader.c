@@ -340,17 +340,21 @@ static bool may_be_left(bytes_t key)
     return etcd_follow_is_beside(key) && (!is_below_brokers(key) || is_row_of_broker(key));
 }
 
-/* A row of a broker goes with its lease.  So that broker runs, and only one that knows a registry has one. */
-static void wait_for_others(etcd_leader_t *l, uint64_t now_us)
+/* A row of a broker goes with its lease.  So that broker runs, and knows a registry, or waits for one itself.
+ * It may be cut off, or end, before the registry is there again. */
+static void wait_for_any_registry(etcd_leader_t *l, uint64_t now_us)
 {
+    l->must_wait = true;
     l->denied_lane = ETCD_WORK;
     error_fail(&l->denied, HEDDLE_ERR_DATA_DIR,
-               "etcd: %s: there is no registry, and a broker that knows one waits for it", l->opts.prefix);
-    error_contrast(&l->denied, "a registry, or no broker that waits for one", "the row of such a broker");
+               "etcd: %s: there is no registry, and this broker waits for the one that another broker knew",
+               l->opts.prefix);
+    error_contrast(&l->denied, "a registry, or no row of a broker", "the row of a broker");
     error_hint(&l->denied, "restore a snapshot of etcd, or import what was exported; to begin a new cluster, "
                            "end all brokers of the prefix before one is started");
     l->other[0] = 0;
     look(l, ETCD_STANDBY, now_us + ETCD_POLL_MS * 1000ull);
+    show_standby(l, now_us);
 }
 
 static void refuse_neighbour(etcd_leader_t *l, const char *what, bytes_t key)
@@ -379,7 +383,7 @@ static void on_checked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us
         bool is_waiting = !l->checked && is_row_of_broker(short_key(l, kv->key));
         if (l->checked && rows_is_meta(kv->value))
             refuse_neighbour(l, "a registry lies above the prefix", kv->key);
-        else if (is_waiting && l->opts.purpose == ETCD_SERVE) wait_for_others(l, now_us);
+        else if (is_waiting && l->opts.purpose == ETCD_SERVE) wait_for_any_registry(l, now_us);
         else if (!l->checked && !is_waiting && l->opts.purpose == ETCD_IMPORT) refuse_import(l);
         else if (!l->checked && !may_be_left(short_key(l, kv->key)))
             refuse_neighbour(l, "the prefix has keys of something else", kv->key);
@@ -1045,6 +1049,10 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     const etcd_kv_t *meta, *leader;
     take_looked(l, a, &meta, &leader);
     if (!may_be_taken(l, meta, now_us)) return;
+    if (!meta && l->must_wait) {
+        wait_for_any_registry(l, now_us);
+        return;
+    }
     if (!meta && !l->is_alone) {
         check(l, 0, now_us);
         return;

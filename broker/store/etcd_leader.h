@@ -16,7 +16,7 @@
  *               this process knew another one here    -> STANDBY    the same again, in ETCD_POLL_MS
  *               not a registry of ours                -> REFUSED
  *   CHECKING  nothing is there                        -> LOOKING    and then as if there were a registry
- *             rows of brokers, which wait for one     -> STANDBY    the same again, in ETCD_POLL_MS
+ *             rows of brokers, which wait for one     -> STANDBY    meta again, in ETCD_POLL_MS; its row
  *             another registry lies above or below    -> REFUSED
  *   TAKING    the transaction succeeded,
  *               with the rows that were followed      -> LEADING
@@ -55,7 +55,8 @@
  * A process makes a registry only where it knew none.  Where the one that it followed or led is gone, or
  * another one is there, etcd has lost its data, or had others put back, and numbers would be given twice.  It
  * says so (etcd_leader_refusal), and waits until that registry is there again.  Meanwhile its row tells a
- * process that is started there to wait, too.
+ * process that is started there to wait, too.  That one waits as long as it runs, whatever becomes of the
+ * first one, until any registry is there; and its own row says the same to the next one.
  *
  * An import takes the lead like a broker: its TAKE makes the key import, deletes the rows that an earlier
  * import left, and sets the cluster and the epoch of the file.  Before its last COMMIT, which deletes that
@@ -196,6 +197,7 @@ typedef struct {
     uint64_t behind_us; /* since when rows are missing; 0: none are */
     bool is_last;       /* etcd_leader_finish */
     char known[HEDDLE_NAME_MAX + 1]; /* the cluster of the registry that was there; "": none yet */
+    bool must_wait;                  /* a row of another broker said that there was one */
     int checked;                     /* CHECKING: so many names are cut off the prefix that is asked about */
     bool is_alone;                   /* there is no registry, and CHECKING has found nothing */
     bool has_yielded;                /* etcd_leader_has_yielded */

@@ -1514,8 +1514,8 @@ Test(etcd_leader, a_registry_is_made_above_no_other_one_that_lies_where_brokers_
     turn(1);
     cr_assert_eq(T.runs[1].state, ETCD_STANDBY, "%d: %s", T.runs[1].state, T.runs[1].why.message);
     for (int i = T.etcd.count - 1; i >= 0; i--) fake_drop(&T.etcd, i);
-    pass(ETCD_POLL_MS);
-    leads(1);
+    open_run(2);
+    leads(2);
 }
 
 Test(etcd_leader, above_a_prefix_only_what_the_user_may_read_counts)
@@ -1862,8 +1862,17 @@ Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_regi
     waits_for_its_registry(1, "none: the prefix is empty");
     open_listed(0);
     pass_turns(3 * TTL_S * 1000);
-    waits_for_its_registry(0, "the row of such a broker");
+    waits_for_its_registry(0, "the row of a broker");
+    kill_run(1);
+    pass_turns(3 * TTL_S * 1000);
+    waits_for_its_registry(0, "the row of a broker");
+    open_listed(1);
+    pass_turns(3 * TTL_S * 1000);
+    waits_for_its_registry(1, "the row of a broker");
     kill_run(0);
+    fake_etcd_restore(&T.etcd, &nothing); /* and with it the row of run 1 */
+    pass_turns(3 * TTL_S * 1000);
+    waits_for_its_registry(1, "the row of a broker");
     open_for(2, ETCD_IMPORT);
     leads(2);
     etcd_leader_end(&T.runs[2], T.now_us);
@@ -1871,6 +1880,8 @@ Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_regi
     kill_run(2);
     fake_etcd_restore(&T.etcd, &nothing);
     pass_turns(3000);
+    etcd_leader_end(&T.runs[1], T.now_us);
+    turn(1);
     kill_run(1);
     open_listed(0);
     pass_turns(3 * TTL_S * 1000);
