@@ -1053,6 +1053,11 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
         wait_for_any_registry(l, now_us);
         return;
     }
+    if (!meta && l->is_alone && l->opts.purpose == ETCD_SERVE && now_us < l->may_make_us) {
+        l->is_alone = false; /* those that knew a registry show themselves when etcd answers them */
+        look(l, ETCD_LOOKING, now_us + ETCD_POLL_MS * 1000ull);
+        return;
+    }
     if (!meta && !l->is_alone) {
         check(l, 0, now_us);
         return;
@@ -1224,6 +1229,7 @@ static void on_no_answer(etcd_leader_t *l, etcd_lane_t lane, uint64_t now_us)
 {
     etcd_lane_state_t *s = &l->lanes[lane];
     try_again(l, s, now_us);
+    if (!etcd_leader_is_answered(l)) l->may_make_us = now_us + (l->opts.ttl_s + 1) * SECOND_US;
     bool may_wait = l->opts.purpose != ETCD_SERVE && !l->is_untrusted; /* as long as its caller says */
     if (l->state == ETCD_LOOKING && !l->was_answered && !may_wait &&
         now_us - l->began_us >= ETCD_START_MS * 1000ull)

@@ -56,7 +56,9 @@
  * another one is there, etcd has lost its data, or had others put back, and numbers would be given twice.  It
  * says so (etcd_leader_refusal), and waits until that registry is there again.  Meanwhile its row tells a
  * process that is started there to wait, too.  That one waits as long as it runs, whatever becomes of the
- * first one, until any registry is there; and its own row says the same to the next one.
+ * first one, until any registry is there; and its own row says the same to the next one.  Where etcd did not
+ * answer it, a process makes none for a lease and a second from then on: others may not have shown themselves
+ * yet.
  *
  * An import takes the lead like a broker: its TAKE makes the key import, deletes the rows that an earlier
  * import left, and sets the cluster and the epoch of the file.  Before its last COMMIT, which deletes that
@@ -199,6 +201,7 @@ typedef struct {
     char known[HEDDLE_NAME_MAX + 1]; /* the cluster of the registry that was there; "": none yet */
     bool must_wait;                  /* a row of another broker said that there was one */
     int checked;                     /* CHECKING: so many names are cut off the prefix that is asked about */
+    uint64_t may_make_us;            /* before it makes no registry; 0: it may at once */
     bool is_alone;                   /* there is no registry, and CHECKING has found nothing */
     bool has_yielded;                /* etcd_leader_has_yielded */
     etcd_follow_t follow;

@@ -1847,6 +1847,16 @@ Test(etcd_leader, a_standby_makes_no_registry_where_the_one_that_it_followed_is_
     fake_etcd_forget(&nothing);
 }
 
+/* A process that led that cluster before. */
+static void open_that_led(int i, const char *cluster)
+{
+    open_listed(i);
+    etcd_leader_opts_t opts = T.runs[i].opts;
+    opts.led = cluster;
+    etcd_leader_fini(&T.runs[i]);
+    cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
+}
+
 /* As a person does first, or what supervises it: another process, which knows nothing. */
 Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_registry)
 {
@@ -1889,14 +1899,55 @@ Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_regi
     fake_etcd_forget(&nothing);
 }
 
+/* Those that know the registry find etcd, and that it is gone, a moment later than the one that is started. */
+Test(etcd_leader, one_that_is_started_without_an_etcd_looks_for_others_before_it_makes_a_registry)
+{
+    fake_keys_t nothing;
+    fake_etcd_save(&T.etcd, &nothing);
+    open_listed(0);
+    leads(0);
+    pass_turns(1000);
+    open_listed(1);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(send_one(1, ETCD_WORK));
+        answer_one(1, ETCD_WORK, ETCD_UNSENT);
+    }
+    fake_etcd_restore(&T.etcd, &nothing);
+    pass(500);
+    turn(1);
+    cr_assert_eq(T.runs[1].state, ETCD_LOOKING, "%d: %s", T.runs[1].state, T.runs[1].why.message);
+    open_that_led(0, "aaaaaaaaaaaaaaaa");
+    pass_turns(2 * TTL_S * 1000);
+    waits_for_its_registry(0, "none: the prefix is empty");
+    waits_for_its_registry(1, "the row of a broker");
+    fake_etcd_forget(&nothing);
+}
+
+Test(etcd_leader, one_that_is_started_without_an_etcd_makes_a_registry_a_lease_later)
+{
+    open_listed(0);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(send_one(0, ETCD_WORK));
+        answer_one(0, ETCD_WORK, ETCD_UNSENT);
+    }
+    pass(500);
+    turn(0);
+    pass_turns(TTL_S * 1000);
+    cr_assert_eq(T.runs[0].state, ETCD_LOOKING);
+    pass_turns(1000);
+    leads(0);
+    open_at(1, "other");
+    for (int i = 0; i < 2; i++) {
+        cr_assert(send_one(1, ETCD_WORK));
+        answer_one(1, ETCD_WORK, ETCD_UNSENT);
+    }
+    leads(1);
+}
+
 /* Begun anew it would wait for an etcd that is away, too, and not end. */
 Test(etcd_leader, a_process_that_led_makes_no_other_registry)
 {
-    open_run(0);
-    etcd_leader_opts_t opts = T.runs[0].opts;
-    opts.led = CLUSTER;
-    etcd_leader_fini(&T.runs[0]);
-    cr_assert_eq(etcd_leader_init(&T.runs[0], &opts, T.now_us, NULL), HEDDLE_OK);
+    open_that_led(0, CLUSTER);
     cut_off(0, 2 * ETCD_START_MS);
     pass_turns(3000);
     waits_for_its_registry(0, "none: the prefix is empty");
@@ -2212,6 +2263,7 @@ Test(etcd_leader, answers_that_are_none_are_no_answers)
         cr_assert_eq(T.runs[0].state, ETCD_LOOKING);
         pass(200);
     }
+    pass_turns((TTL_S + 2) * 1000);
     leads(0);
     etcd_leader_answer(&T.runs[0], ETCD_WORK, ETCD_ANSWERED, bytes_of("{}", 2), T.now_us); /* to no request */
     cr_assert_eq(T.runs[0].state, ETCD_LEADING);
