@@ -7,13 +7,21 @@
 #include <string.h>
 
 #define FULL ", and etcd has no room"
-#define SILENT ", and etcd does not answer it"
 #define KEY_MARK ", key " /* what follows it in a leader's key is its public key, to the end */
 
-static int fail(const char *doubt, const char *leader, heddle_error_t *error)
+/* What it knows of a leader is of the last answer of etcd. */
+static int fail(const standby_t *s, const char *doubt, const char *hint, heddle_error_t *error)
 {
-    return error_fail(error, HEDDLE_ERR_UNAVAILABLE, "this broker stands by%s: %s%s", doubt,
-                      *leader ? "the one that leads is " : "none leads at the moment", leader);
+    const char *leads = *s->leader ? "the one that leads is " : "none leads at the moment";
+    if (!s->is_answered) {
+        doubt = ", and etcd does not answer it";
+        leads = *s->leader ? "no broker is known to lead; before it was " : "no broker is known to lead";
+        hint = "see that etcd runs and has a majority, and that this host reaches it";
+    }
+    int rc =
+        error_fail(error, HEDDLE_ERR_UNAVAILABLE, "this broker stands by%s: %s%s", doubt, leads, s->leader);
+    error_hint(error, "%s", hint);
+    return rc;
 }
 
 int standby_check_ready(const standby_t *s, heddle_error_t *error)
@@ -31,16 +39,12 @@ int standby_check_ready(const standby_t *s, heddle_error_t *error)
         error_hint(error, "%s", s->refusal.hint);
         return rc;
     }
-    rc = fail(s->is_answered ? ", and does not follow the registry yet" : SILENT, s->leader, error);
-    error_hint(error, s->is_answered ? "it reads the registry: see its log" : "see that etcd runs");
-    return rc;
+    return fail(s, ", and does not follow the registry yet", "it reads the registry: see its log", error);
 }
 
 int standby_refuse(const standby_t *s, heddle_error_t *error)
 {
-    int rc = fail("", s->leader, error);
-    error_hint(error, "ask the one that leads");
-    return rc;
+    return fail(s, "", "ask the one that leads", error);
 }
 
 bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
@@ -56,8 +60,8 @@ bool standby_answer(bytes_t frame, const standby_t *s, buf_t *out)
                    s->refusal.message);
         error_hint(&error, "%s", s->refusal.hint);
     } else if (!rc) {
-        fail(s->is_full ? FULL : s->is_answered ? "" : SILENT, s->leader, &error);
-        error_hint(&error, "a client goes to the one that leads by itself; opts.broker may name all of them");
+        fail(s, s->is_full ? FULL : "",
+             "a client goes to the one that leads by itself; opts.broker may name all of them", &error);
     }
     msg_from_error(&error, 0, of, &answer);
     answer.error.retriable = true;

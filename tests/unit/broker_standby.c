@@ -56,7 +56,8 @@ Test(standby, says_that_none_leads)
     msg_fini(&got);
 }
 
-/* Else the two brokers send a person from one to the other, and none names what is wrong. */
+/* Else the two brokers send a person from one to the other, and none names what is wrong.  Where the address is
+ * that of one that leads yet, the client finds it. */
 Test(standby, says_that_etcd_does_not_answer_it)
 {
     const standby_t s = {.leader = "tcp://a:1"};
@@ -66,7 +67,9 @@ Test(standby, says_that_etcd_does_not_answer_it)
     cr_assert_eq(msg_encode(&m, &frame), 0);
     cr_assert(standby_answer(buf_view(&frame), &s, &out));
     cr_assert_eq(msg_decode(buf_view(&out), &got, &error), 0);
-    cr_assert(strstr(got.error.message, "etcd does not answer it"), "%s", got.error.message);
+    cr_assert(strstr(got.error.message, "etcd does not answer it: no broker is known to lead; before it was"),
+              "%s", got.error.message);
+    cr_assert(strstr(got.error.hint, "see that etcd runs"), "%s", got.error.hint);
     cr_assert_str_eq(got.error.leader, "tcp://a:1");
     msg_fini(&got);
     buf_fini(&frame);
