@@ -254,7 +254,7 @@ static void wait_for_registry(etcd_leader_t *l, const char *cluster, uint64_t no
     error_contrast(&l->denied, l->known, *cluster ? cluster : "none: the prefix is empty");
     error_hint(&l->denied,
                "restore a snapshot of etcd, or import what was exported, and this broker goes on; to "
-               "begin with what is there, start all brokers of the prefix again");
+               "begin with what is there, end all brokers of the prefix before one is started");
     l->other[0] = 0;
     look(l, ETCD_STANDBY, now_us + ETCD_POLL_MS * 1000ull);
     show_standby(l, now_us);
