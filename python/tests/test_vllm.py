@@ -907,10 +907,9 @@ def test_what_has_the_sizes_of_the_model_fits(module, a, b):
     (Linear(128, 256), (8, 256), (256, 8), "m, lora_A: it is of 256, and"),
     (Linear(128, 256), (8, 128), (128, 8), "m, lora_B: it is of 128, and this model takes 256$"),
     (Linear(128, 256), (8, 128), (512, 8), "m, lora_B: it is of 512, and"),
-    (Linear(128, 256), (4, 128), (256, 8), r"m has \(4, 128\) in lora_A and \(256, 8\) in lora_B"),
-    (Linear(128, 256), None, (256, 8), "m has lora_B alone"),
-    (Linear(128, 256), (8, 128), None, "m has lora_A alone"),
-    (QKV, [None, (8, 128), None], [(128, 8), (64, 8), None], "m has lora_B alone"),
+    (Linear(128, 256), (65, 128), (256, 65), "m is of rank 65, and this server takes 64 at most"),
+    (QKV, [(8, 128), (65, 128), None], [(128, 8), (64, 65), None], "m is of rank 65"),
+    (HEAD, (65, 128), (512, 65), "m is of rank 65"), (EMBEDDINGS, (65, 512), (128, 65), "m is of rank 65"),
     (QKV, [(8, 128), None, None], [(64, 8), None, None], "m, lora_B: it is of 64"),
     (QKV, [(8, 128), (8, 128), (8, 64)], [(128, 8), (64, 8), (64, 8)], "m, lora_A: it is of 64"),
     (Linear(64, 128, ranks=2, cuts="a"), (8, 64), (128, 8), "m, lora_A: it is of 64.* 64 in each of 2 ranks"),
@@ -923,6 +922,30 @@ def test_what_has_the_sizes_of_the_model_fits(module, a, b):
 def test_what_has_other_sizes_than_the_model_is_refused(module, a, b, words):
     with pytest.raises(fit.Unfit, match=words):
         fit.check("m", module, weights(a, b))
+
+
+@pytest.mark.parametrize("of", ["{}.lora_{}.weight", "{}.lora_embedding_{}", "base_model.{}.lora_{}"])
+def test_a_module_has_both_halves_of_one_rank(of):
+    a, b, name = of.format("m", "A"), of.format("m", "B"), of.format("m", "X").rpartition(".lora_")[0]
+    other = {"lm_head.base_layer.weight": (512, 128), "n.lora_A.weight": (4, 8), "n.lora_B.weight": (8, 4)}
+    fit.check_halves({a: (8, 128), **other, b: (256, 8)})
+    for shapes, words in (({a: (8, 128)}, "lora_A alone"), ({b: (256, 8)}, "lora_B alone"),
+                          ({a: (4, 128), b: (256, 8)}, r"\(4, 128\) in lora_A and \(256, 8\) in lora_B: not"),
+                          ({a: (8, 128), b: (256, 8, 1)}, "not two matrices"),
+                          ({a: (8,), b: (256, 8)}, "not two matrices"), ({a: (8, 128), b: ()}, "not two")):
+        with pytest.raises(fit.Unfit, match=f"^{name} has .*{words}"):
+            fit.check_halves({**other, **shapes})
+
+
+def test_a_version_with_half_of_a_module_is_refused_before_it_is_loaded():
+    manager, shelf, builder = rank_of(Linear(128, 256))
+    manager.wrong = TypeError("vLLM's own words")
+    slot = types.SimpleNamespace(close=lambda: None, table=[
+        types.SimpleNamespace(name="m.lora_A.weight", shape=(8, 128))])
+    with pytest.raises(fit.Unfit, match="m has lora_A alone"):
+        builder.stage("policy@1:abc", slot, {"name": "policy@1", "id": 4})
+    with pytest.raises(FileNotFoundError):
+        shelf.open("heddle://policy@1/adapter_config.json")
 
 
 def test_a_version_of_other_sizes_is_not_kept():

@@ -7,28 +7,43 @@ their queues.  Pure: of tensors it reads the shapes alone.
 """
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+_HALF = re.compile(r"(?P<module>.+)\.lora_(?:embedding_)?(?P<half>[AB])(?:\.weight)?")
 
 
 class Unfit(ValueError):
     """vLLM cannot serve it as it was trained."""
 
 
-def check(name: str, module: Any, lora: Any) -> None:
-    """`lora`: of the module of vLLM's that has this name, merged; Unfit."""
-    a, b = lora.lora_a, lora.lora_b
-    for one, other in zip(_list(a), _list(b), strict=True):
-        if (one is None) != (other is None):
-            raise Unfit(f"{name} has lora_{'B' if one is None else 'A'} alone")
-        if one is not None and one.shape[0] != other.shape[1]:
-            raise Unfit(f"{name} has {tuple(one.shape)} in lora_A and {tuple(other.shape)} in lora_B: not of "
+def check_halves(shapes: Mapping[str, Sequence[int]]) -> None:
+    """Of all tensors, by name, before vLLM reads them: each module has A and B, of one rank."""
+    modules: dict[str, dict[str, Sequence[int]]] = {}
+    for name, shape in shapes.items():
+        match = _HALF.fullmatch(name)
+        if match is not None:
+            modules.setdefault(match["module"], {})[match["half"]] = shape
+    for module, halves in modules.items():
+        if len(halves) == 1:
+            raise Unfit(f"{module} has lora_{next(iter(halves))} alone")
+        a, b = halves["A"], halves["B"]
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1]:
+            raise Unfit(f"{module} has {tuple(a)} in lora_A and {tuple(b)} in lora_B: not two matrices of "
                         "one rank")
+
+
+def check(name: str, module: Any, lora: Any) -> None:
+    """`lora`: of the module of vLLM's that has this name, merged."""
+    a, b = lora.lora_a, lora.lora_b
     places_a, places_b = module.lora_a_stacked, module.lora_b_stacked
     if not isinstance(places_a, tuple):         # the embeddings and the head: whole in each rank
         # (places, rows, rank) for the embeddings, else (places, 1, rank, columns)
         columns = places_a.shape[1] if len(places_a.shape) == 3 else places_a.shape[3]
         _compare(f"{name}, lora_A", a.shape[1], a.shape[1], columns, 1)
         _compare(f"{name}, lora_B", b.shape[0], b.shape[0], places_b.shape[2], 1)
+        _check_rank(name, b, places_b)
         return
     if isinstance(b, list) and len(b) != module.n_slices:
         a, b = module.expand_packed_lora(a, b)
@@ -41,6 +56,14 @@ def check(name: str, module: Any, lora: Any) -> None:
     for whole, own, place in zip(_list(b), _list(own_b), places_b, strict=True):
         if whole is not None:
             _compare(f"{name}, lora_B", whole.shape[0], own.shape[0], place.shape[2], ranks)
+            _check_rank(name, whole, place)
+
+
+def _check_rank(name: str, b: Any, place: Any) -> None:
+    """vLLM looks at what adapter_config.json says of it, and not at the tensors."""
+    if b.shape[1] > place.shape[3]:
+        raise Unfit(f"{name} is of rank {b.shape[1]}, and this server takes {place.shape[3]} at most "
+                    "(--max-lora-rank)")
 
 
 def _list(of: Any) -> list[Any]:

@@ -135,6 +135,7 @@ class Builder:
             if self._has_experts():
                 raise NotImplementedError("the plugin was not proven with a model that has experts (MoE); "
                                           "the plug, `python -m heddle.engine`, serves it")
+            fit.check_halves({row.name: row.shape for row in slot.table})
             model = self._load(self._manager, request)
             self._manager._adapter_manager._create_merged_loras_inplace(model)
             self._check(model)
