@@ -866,18 +866,24 @@ def weights(a, b):
 
 
 class Linear:
-    """vLLM's layer with LoRA, of one rank: takes rank 64 at most."""
+    """vLLM's layer with LoRA, in the last of so many ranks: takes rank 64 at most.  `ids`: which part of each
+    of its modules is this rank's."""
 
-    def __init__(self, columns, *rows, ranks=1, cuts=""):
-        self.tp_size, self.n_slices, self._cuts = ranks, len(rows), cuts
+    def __init__(self, columns, *rows, ranks=1, cuts="", ids=None):
+        self.tp_size, self.tp_rank, self.n_slices, self._cuts = ranks, ranks - 1, len(rows), cuts
         self.lora_a_stacked = tuple(shaped(2, 1, 64, columns) for _ in rows)
         self.lora_b_stacked = tuple(shaped(2, 1, n, 64) for n in rows)
+        if len(rows) > 1:
+            self.output_ids = ids or (ranks - 1,) * len(rows)
 
-    def slice_lora_a(self, a):                  # the last rank's, of one that cuts columns
+    def slice_lora_a(self, a):
         size = self.lora_a_stacked[0].shape[3]
         return shaped(a.shape[0], max(0, a.shape[1] - size)) if self._cuts == "a" else a
 
     def slice_lora_b(self, b):
+        if isinstance(b, list):
+            return [one and shaped(place.shape[2], one.shape[1])
+                    for one, place in zip(b, self.lora_b_stacked, strict=True)]
         size = self.lora_b_stacked[0].shape[2]
         return shaped(max(0, b.shape[0] - size), b.shape[1]) if self._cuts == "b" else b
 
@@ -885,15 +891,22 @@ class Linear:
         return [a[0], a[0], a[1]], [shaped(128, b[0].shape[1]), shaped(64, b[0].shape[1]), b[1]]
 
 
+class QKVInOne(Linear):
+    q_proj_total_size, kv_proj_total_size = 128, 32
+
+
 EMBEDDINGS = types.SimpleNamespace(lora_a_stacked=shaped(2, 512, 64), lora_b_stacked=shaped(2, 1, 128, 64))
 HEAD = types.SimpleNamespace(lora_a_stacked=shaped(2, 1, 64, 128), lora_b_stacked=shaped(2, 1, 512, 64))
 QKV = Linear(128, 128, 64, 64)
+SHARED = Linear(128, 64, 32, 32, ranks=2, ids=(1, 0, 0))    # both ranks have the one head of k and v
 FITS = [(Linear(128, 256), (8, 128), (256, 8)), (Linear(128, 256), (64, 128), (256, 64)),
         (QKV, [(8, 128), (4, 128), None], [(128, 8), (64, 4), None]),
         (QKV, [(8, 128), (8, 128)], [(192, 8), (64, 8)]),
         (Linear(64, 128, ranks=2, cuts="a"), (8, 128), (128, 8)),
         (Linear(128, 64, ranks=2, cuts="b"), (8, 128), (128, 8)),
         (Linear(128, 64, ranks=2), (8, 128), (64, 8)),
+        (SHARED, [(8, 128)] * 3, [(128, 8), (32, 8), (32, 8)]),
+        (QKVInOne(128, 128, ranks=2, cuts="b"), (8, 128), (192, 8)),
         (EMBEDDINGS, (8, 512), (128, 8)), (HEAD, (8, 128), (512, 8))]
 
 
@@ -912,7 +925,11 @@ def test_what_has_the_sizes_of_the_model_fits(module, a, b):
     (HEAD, (65, 128), (512, 65), "m is of rank 65"), (EMBEDDINGS, (65, 512), (128, 65), "m is of rank 65"),
     (QKV, [(8, 128), None, None], [(64, 8), None, None], "m, lora_B: it is of 64"),
     (QKV, [(8, 128), (8, 128), (8, 64)], [(128, 8), (64, 8), (64, 8)], "m, lora_A: it is of 64"),
-    (Linear(64, 128, ranks=2, cuts="a"), (8, 64), (128, 8), "m, lora_A: it is of 64.* 64 in each of 2 ranks"),
+    (Linear(64, 128, ranks=2, cuts="a"), (8, 64), (128, 8), "m, lora_A: it is of 64, and .* takes 128"),
+    (Linear(64, 128, ranks=2, cuts="a"), (8, 256), (128, 8), "m, lora_A: it is of 256, and .* takes 128"),
+    (SHARED, [(8, 128)] * 3, [(128, 8), (64, 8), (64, 8)], "m, lora_B: it is of 64, and this model takes 32"),
+    (SHARED, [(8, 128)] * 3, [(64, 8), (32, 8), (32, 8)], "m, lora_B: it is of 64, and this model takes 128"),
+    (QKVInOne(128, 128, ranks=2, cuts="b"), (8, 128), (256, 8), "m, lora_B: it is of 256, and .* takes 192"),
     (Linear(128, 64, ranks=2, cuts="b"), (8, 128), (256, 8), "m, lora_B: it is of 256"),
     (Linear(128, 64, ranks=2), (8, 128), (192, 8), "m, lora_B: it is of 192"),
     (EMBEDDINGS, (8, 256), (128, 8), "m, lora_A: it is of 256"),
@@ -922,6 +939,12 @@ def test_what_has_the_sizes_of_the_model_fits(module, a, b):
 def test_what_has_other_sizes_than_the_model_is_refused(module, a, b, words):
     with pytest.raises(fit.Unfit, match=words):
         fit.check("m", module, weights(a, b))
+
+
+def test_a_rank_that_is_not_the_last_leaves_it_to_that_one():
+    first = Linear(128, 64, 32, 32, ranks=2, ids=(0, 0, 0))
+    first.tp_rank = 0
+    fit.check("m", first, weights([(8, 128)] * 3, [(64, 8), (32, 8), (32, 8)]))
 
 
 @pytest.mark.parametrize("of", ["{}.lora_{}.weight", "{}.lora_embedding_{}", "base_model.{}.lora_{}"])

@@ -41,22 +41,34 @@ def check(name: str, module: Any, lora: Any) -> None:
     if not isinstance(places_a, tuple):         # the embeddings and the head: whole in each rank
         # (places, rows, rank) for the embeddings, else (places, 1, rank, columns)
         columns = places_a.shape[1] if len(places_a.shape) == 3 else places_a.shape[3]
-        _compare(f"{name}, lora_A", a.shape[1], a.shape[1], columns, 1)
-        _compare(f"{name}, lora_B", b.shape[0], b.shape[0], places_b.shape[2], 1)
         _check_rank(name, b, places_b)
+        _compare(f"{name}, lora_A", a.shape[1], columns)
+        _compare(f"{name}, lora_B", b.shape[0], places_b.shape[2])
         return
     if isinstance(b, list) and len(b) != module.n_slices:
         a, b = module.expand_packed_lora(a, b)
-    own_a, own_b, ranks = a, b, module.tp_size
-    if ranks > 1:
+    own_a, own_b = a, b
+    if module.tp_size > 1:
         own_a, own_b = module.slice_lora_a(a), module.slice_lora_b(b)
     for whole, own, place in zip(_list(a), _list(own_a), places_a, strict=True):
         if whole is not None:
-            _compare(f"{name}, lora_A", whole.shape[1], own.shape[1], place.shape[3], ranks)
-    for whole, own, place in zip(_list(b), _list(own_b), places_b, strict=True):
+            is_cut = own.shape[1] != whole.shape[1]
+            _compare(f"{name}, lora_A", whole.shape[1], place.shape[3] * (module.tp_size if is_cut else 1))
+    for n, (whole, own, place) in enumerate(zip(_list(b), _list(own_b), places_b, strict=True)):
         if whole is not None:
-            _compare(f"{name}, lora_B", whole.shape[0], own.shape[0], place.shape[2], ranks)
             _check_rank(name, whole, place)
+            _compare(f"{name}, lora_B", whole.shape[0],
+                     _rows(module, n, own.shape[0] != whole.shape[0], place.shape[2]))
+
+
+def _rows(module: Any, n: int, is_cut: bool, place: int) -> int:
+    """Of the whole B, of which `place` are this rank's.  Ranks may share a part of k and v: then this rank's
+    part is the last one in the last rank alone, which looks for all."""
+    if hasattr(module, "output_ids"):           # modules side by side, or q, k and v
+        return int(module.output_ids[n] + 1) * place if module.tp_rank == module.tp_size - 1 else 0
+    if hasattr(module, "q_proj_total_size"):    # q, k and v in one matrix
+        return int(module.q_proj_total_size + 2 * module.kv_proj_total_size)
+    return place * (int(module.tp_size) if is_cut else 1)
 
 
 def _check_rank(name: str, b: Any, place: Any) -> None:
@@ -70,8 +82,7 @@ def _list(of: Any) -> list[Any]:
     return list(of) if isinstance(of, (list, tuple)) else [of]
 
 
-def _compare(what: str, whole: int, own: int, place: int, ranks: int) -> None:
-    """`own`: this rank's part.  Ranks may share a part, so the whole is up to as many parts as ranks."""
-    if own != place or whole not in range(place, place * ranks + 1, place):
-        raise Unfit(f"{what}: it is of {whole}, and this model takes {place}"
-                    f"{f' in each of {ranks} ranks' if ranks > 1 else ''}")
+def _compare(what: str, found: int, wanted: int) -> None:
+    """`wanted` 0: another rank looks."""
+    if wanted and found != wanted:
+        raise Unfit(f"{what}: it is of {found}, and this model takes {wanted}")

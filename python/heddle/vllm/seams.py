@@ -49,6 +49,11 @@ SEAMS: tuple[Seam, ...] = (
              ("self", "index", "lora_a", "lora_b"),
              uses=("lora_a_stacked", "lora_b_stacked", "n_slices", "tp_size", "slice_lora_a",
                    "slice_lora_b")),
+    Attribute(_LAYERS + ".base_linear", "BaseLinearLayerWithLoRA", "tp_rank"),
+    Attribute(_LAYERS + ".column_parallel_linear", "MergedColumnParallelLinearWithLoRA", "output_ids"),
+    Attribute(_LAYERS + ".column_parallel_linear", "MergedQKVParallelLinearWithLoRA", "output_ids"),
+    *(Attribute(_LAYERS + ".column_parallel_linear", "QKVParallelLinearWithLoRA", name)
+      for name in ("q_proj_total_size", "kv_proj_total_size")),
     Function(_LAYERS + ".column_parallel_linear", "MergedColumnParallelLinearWithLoRA.set_lora",
              ("self", "index", "lora_a", "lora_b"),
              uses=("lora_a_stacked", "lora_b_stacked", "n_slices", "tp_size", "slice_lora_a",
