@@ -242,6 +242,7 @@ static bool fits_purpose(etcd_leader_t *l, bool has_meta)
 }
 
 static void show_standby(etcd_leader_t *l, uint64_t now_us);
+static void wait_for_any_registry(etcd_leader_t *l, uint64_t now_us);
 
 /* `cluster`: of the one that is there; "": none is.  A broker that is started there sees by its row that this
  * one waits. */
@@ -260,9 +261,19 @@ static void wait_for_registry(etcd_leader_t *l, const char *cluster, uint64_t no
     show_standby(l, now_us);
 }
 
+/* It waits for a registry, and an import that is not finished may bring that. */
+static bool waits_for_import(etcd_leader_t *l, uint64_t now_us)
+{
+    if (l->opts.purpose != ETCD_SERVE || !l->import_revision || l->is_moved) return false;
+    if (*l->known) wait_for_registry(l, "", now_us);
+    else if (l->must_wait) wait_for_any_registry(l, now_us);
+    return *l->known || l->must_wait;
+}
+
 static bool may_be_taken(etcd_leader_t *l, const etcd_kv_t *meta, uint64_t now_us)
 {
     heddle_error_t error;
+    if (waits_for_import(l, now_us)) return false;
     if (!fits_purpose(l, meta != NULL)) return false;
     if (meta && rows_read(l->rows, bytes_of(META, strlen(META)), meta->value, &error)) {
         l->why = error;
@@ -1055,7 +1066,7 @@ static void on_looked(etcd_leader_t *l, const etcd_answer_t *a, uint64_t now_us)
     }
     if (!meta && l->is_alone && l->opts.purpose == ETCD_SERVE && now_us < l->may_make_us) {
         l->is_alone = false; /* those that knew a registry show themselves when etcd answers them */
-        look(l, ETCD_LOOKING, now_us + ETCD_POLL_MS * 1000ull);
+        look(l, ETCD_STANDBY, now_us + ETCD_POLL_MS * 1000ull);
         return;
     }
     if (!meta && !l->is_alone) {

@@ -17,6 +17,7 @@
  *               not a registry of ours                -> REFUSED
  *   CHECKING  nothing is there                        -> LOOKING    and then as if there were a registry
  *             rows of brokers, which wait for one     -> STANDBY    meta again, in ETCD_POLL_MS; its row
+ *             nothing, and etcd was away at first     -> STANDBY    the same again, in ETCD_POLL_MS
  *             another registry lies above or below    -> REFUSED
  *   TAKING    the transaction succeeded,
  *               with the rows that were followed      -> LEADING

@@ -1899,6 +1899,31 @@ Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_regi
     fake_etcd_forget(&nothing);
 }
 
+/* It takes as long as it likes; a broker that knew nothing of a registry is refused meanwhile. */
+Test(etcd_leader, those_that_wait_for_a_registry_wait_while_one_is_imported)
+{
+    fake_keys_t nothing;
+    fake_etcd_save(&T.etcd, &nothing);
+    open_listed(0);
+    open_listed(1);
+    leads(0);
+    pass_turns(3000);
+    fake_etcd_restore(&T.etcd, &nothing);
+    kill_run(0);
+    pass_turns(3 * TTL_S * 1000);
+    open_listed(0);
+    pass_turns(3 * TTL_S * 1000);
+    import_floor(2, 5);
+    pass_turns(3000);
+    waits_for_its_registry(1, "none: the prefix is empty");
+    waits_for_its_registry(0, "the row of a broker");
+    finish_command(2);
+    kill_run(2);
+    pass_turns(3 * TTL_S * 1000);
+    cr_assert(T.runs[0].state == ETCD_LEADING || T.runs[1].state == ETCD_LEADING, "none leads");
+    fake_etcd_forget(&nothing);
+}
+
 /* Those that know the registry find etcd, and that it is gone, a moment later than the one that is started. */
 Test(etcd_leader, one_that_is_started_without_an_etcd_looks_for_others_before_it_makes_a_registry)
 {
@@ -1915,7 +1940,8 @@ Test(etcd_leader, one_that_is_started_without_an_etcd_looks_for_others_before_it
     fake_etcd_restore(&T.etcd, &nothing);
     pass(500);
     turn(1);
-    cr_assert_eq(T.runs[1].state, ETCD_LOOKING, "%d: %s", T.runs[1].state, T.runs[1].why.message);
+    cr_assert_eq(T.runs[1].state, ETCD_STANDBY, "%d: %s", T.runs[1].state, T.runs[1].why.message);
+    cr_assert(etcd_leader_is_answered(&T.runs[1]), "as is said of a standby alone");
     open_that_led(0, "aaaaaaaaaaaaaaaa");
     pass_turns(2 * TTL_S * 1000);
     waits_for_its_registry(0, "none: the prefix is empty");
@@ -1933,7 +1959,7 @@ Test(etcd_leader, one_that_is_started_without_an_etcd_makes_a_registry_a_lease_l
     pass(500);
     turn(0);
     pass_turns(TTL_S * 1000);
-    cr_assert_eq(T.runs[0].state, ETCD_LOOKING);
+    cr_assert_eq(T.runs[0].state, ETCD_STANDBY);
     pass_turns(1000);
     leads(0);
     open_at(1, "other");
