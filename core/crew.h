@@ -3,10 +3,11 @@
  *
  *   crew_do(n pieces)  ->  the caller and the pool's threads take piece after piece  ->  all are done
  *
- * A thread that wakes late takes fewer pieces, or none.  The caller waits only for pieces under way: it
- * spins briefly, then sleeps, because the core of such a thread may be busy with other work.  The pool's
- * threads stay off the caller's core where it may use others, until it has slept for a millisecond: then they
- * may use that one, and all others that it may use.
+ * A thread that wakes late takes fewer pieces, or none.  The caller waits for pieces under way, and for a
+ * thread that is just looking for one: it spins briefly, then sleeps, because the core of such a thread may
+ * be busy with other work.  The pool's threads stay off the caller's core where it may use others, until it
+ * has slept for a millisecond, or was woken by a signal: then they may use that one, and all others that it
+ * may use.
  *
  * The caller owns the pool.  One thread at a time may call it; crew_cores: any thread. */
 #ifndef CORE_CREW_H
