@@ -1857,18 +1857,24 @@ static void open_that_led(int i, const char *cluster)
     cr_assert_eq(etcd_leader_init(&T.runs[i], &opts, T.now_us, NULL), HEDDLE_OK);
 }
 
-/* As a person does first, or what supervises it: another process, which knows nothing. */
-Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_registry)
+/* Run 1 followed it, and waits; run 0, which led, has ended. */
+static void lose_registry(fake_keys_t *ret_nothing)
 {
-    fake_keys_t nothing;
-    fake_etcd_save(&T.etcd, &nothing);
+    fake_etcd_save(&T.etcd, ret_nothing);
     open_listed(0);
     open_listed(1);
     leads(0);
     pass_turns(3000);
-    fake_etcd_restore(&T.etcd, &nothing);
+    fake_etcd_restore(&T.etcd, ret_nothing);
     kill_run(0);
     pass_turns(3 * TTL_S * 1000);
+}
+
+/* As a person does first, or what supervises it: another process, which knows nothing. */
+Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_registry)
+{
+    fake_keys_t nothing;
+    lose_registry(&nothing);
     waits_for_its_registry(1, "none: the prefix is empty");
     open_listed(0);
     pass_turns(3 * TTL_S * 1000);
@@ -1903,14 +1909,7 @@ Test(etcd_leader, one_that_is_started_waits_where_another_one_waits_for_its_regi
 Test(etcd_leader, those_that_wait_for_a_registry_wait_while_one_is_imported)
 {
     fake_keys_t nothing;
-    fake_etcd_save(&T.etcd, &nothing);
-    open_listed(0);
-    open_listed(1);
-    leads(0);
-    pass_turns(3000);
-    fake_etcd_restore(&T.etcd, &nothing);
-    kill_run(0);
-    pass_turns(3 * TTL_S * 1000);
+    lose_registry(&nothing);
     open_listed(0);
     pass_turns(3 * TTL_S * 1000);
     import_floor(2, 5);

@@ -100,6 +100,15 @@ Test(crew, is_waited_for_until_its_last_piece_is_done, .timeout = 60)
     crew_end(&crew);
 }
 
+/* All that this test may use, two at least. */
+static cpu_set_t two_cores(void)
+{
+    cpu_set_t mine;
+    cr_assert_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
+    if (CPU_COUNT(&mine) < 2) cr_skip_test("there is one core");
+    return mine;
+}
+
 /* As long as the helper may not use every core that the caller may: so it is where other work keeps the ones
  * busy that it may use. */
 typedef struct {
@@ -121,9 +130,7 @@ static void starve(void *self, uint32_t i)
 
 Test(crew, gets_every_core_while_it_is_waited_for, .timeout = 60)
 {
-    starving_t s = {.caller = pthread_self()};
-    cr_assert_eq(sched_getaffinity(0, sizeof s.all, &s.all), 0);
-    if (CPU_COUNT(&s.all) < 2) cr_skip_test("there is one core");
+    starving_t s = {.caller = pthread_self(), .all = two_cores()};
     crew_t *crew = crew_new(1);
     crew_do(crew, 2, starve, &s);
     do_jobs(crew);
@@ -147,9 +154,7 @@ static void look(void *self, uint32_t i)
 Test(crew, keeps_off_the_core_of_who_calls, .timeout = 60)
 {
     enum { ROUNDS = 50 };
-    cpu_set_t mine;
-    cr_assert_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
-    if (CPU_COUNT(&mine) < 2) cr_skip_test("there is one core");
+    cpu_set_t mine = two_cores();
     crew_t *crew = crew_new(1);
     int kept_off = 0;
     for (int i = 0; i < ROUNDS; i++) {
@@ -167,9 +172,7 @@ Test(crew, keeps_off_the_core_of_who_calls, .timeout = 60)
 Test(crew, goes_where_the_caller_may, .timeout = 60)
 {
     enum { ROUNDS = 20 };
-    cpu_set_t mine;
-    cr_assert_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
-    if (CPU_COUNT(&mine) < 2) cr_skip_test("there is one core");
+    cpu_set_t mine = two_cores();
     crew_t *crew = crew_new(1);
     int kept_off = 0;
     for (int i = 0; i < ROUNDS; i++) {
@@ -193,9 +196,7 @@ Test(crew, goes_where_the_caller_may, .timeout = 60)
 Test(crew, keeps_off_again_after_it_had_every_core, .timeout = 60)
 {
     enum { ROUNDS = 50 }; /* a caller that wakes on another core would have it bound anew in any case */
-    cpu_set_t mine;
-    cr_assert_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
-    if (CPU_COUNT(&mine) < 2) cr_skip_test("there is one core");
+    cpu_set_t mine = two_cores();
     crew_t *crew = crew_new(1);
     for (int i = 0; i < ROUNDS; i++) {
         starving_t s = {.caller = pthread_self(), .all = mine};
